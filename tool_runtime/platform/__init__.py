@@ -1,4 +1,4 @@
-"""Picks the module that answers for this operating system; both answer the same questions."""
+"""Select the module for this operating system, `posix` or `windows`; both have the same functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OS_FAMILY: Final[Literal["posix", "windows"]] = "windows" if WINDOWS else "posix
 
 
 def __getattr__(name: str) -> Any:
-    """`current`, once it is used: what only calls the kernel does without."""
+    """Import `current` on first use, because code that only calls the kernel does not need it."""
     if name != "current":
         raise AttributeError(name)
     from importlib import import_module

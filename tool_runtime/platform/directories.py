@@ -1,8 +1,8 @@
-"""Directories that are reached without following a link and then held open, and what is done to a name in one.
+"""Directories that are opened without following a link, and operations on names in them.
 
-A directory is a descriptor, or None where the system has no calls relative to one (Windows): then a name is a whole
-path, and each component is looked at just before it is used. A file system on a disk of this machine (`is_local`)
-answers at once; a server or a program behind one may never.
+A directory is a descriptor, or None if the system has no calls relative to one (Windows): then a name is a whole path,
+and each component is checked just before it is used. A local file system (`is_local`) responds at once; a network or
+FUSE file system may hang.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 BY_DESCRIPTOR: Final = os.open in os.supports_dir_fd
-# O_PATH needs no read permission on a directory, only the right to pass through it.
+# O_PATH needs only search permission on a directory, not read permission.
 PASS_FLAGS: Final = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 MAY_BE_LINK: Final = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)
-"""The answers to O_NOFOLLOW where a link is in the way, by system and flags."""
+"""Errors of O_NOFOLLOW for a link, depending on system and flags."""
 _NO_SYMLINKS: Final = 0x04
 _BENEATH: Final = 0x08
 _IO_REPARSE_TAG_MOUNT_POINT: Final = 0xA0000003  # a junction, which Windows reports as a directory
@@ -39,8 +39,8 @@ _LOCAL: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", 
 
 
 def open_at_once(path: str, directory: int | None = None) -> int | None:
-    """Descriptor of the directory at the absolute `path`, or beneath `directory`, by one call that follows no link
-    (Linux 5.6). None where that call does not open it, which says nothing about why."""
+    """Open the directory at the absolute `path`, or beneath `directory`, by one call that follows no link (Linux 5.6).
+    Returns the descriptor, or None if the call fails for any reason."""
     if sys.platform != "linux":
         return None
     resolve = _NO_SYMLINKS | (0 if directory is None else _BENEATH)
@@ -53,8 +53,8 @@ def open_at_once(path: str, directory: int | None = None) -> int | None:
 
 
 def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: int | None = None) -> int:
-    """Descriptor of the directory `name` in another, made with the mode `create` if given. Raises OSError, ELOOP for a
-    link."""
+    """Open the directory `name` in another one, and create it with the mode `create` if given. Raises OSError, ELOOP
+    for a link."""
     try:
         return os.open(name, flags, dir_fd=directory)
     except OSError as error:
@@ -62,13 +62,13 @@ def step(directory: int, name: str, flags: int = PASS_FLAGS, *, create: int | No
             raise OSError(errno.ELOOP, LINK_IN_THE_WAY, name) from error
         if error.errno != errno.ENOENT or create is None:
             raise
-    with suppress(FileExistsError):  # somebody else may be faster
+    with suppress(FileExistsError):  # another process may have created it first
         os.mkdir(name, create, dir_fd=directory)
     return os.open(name, flags, dir_fd=directory)
 
 
 def walk(names: Sequence[str], start: int, *, create: int | None = None, last_flags: int = PASS_FLAGS) -> int:
-    """Descriptor of the directory that `names` lead to from `start`, which is closed. Raises OSError as `step` does."""
+    """Open the directory that `names` lead to from `start`, and close `start`. Raises OSError as `step` does."""
     fd = start
     try:
         for number, name in enumerate(names, 1):
@@ -82,8 +82,8 @@ def walk(names: Sequence[str], start: int, *, create: int | None = None, last_fl
 
 
 def refuse_links_on(path: str, *, create: int | None = None) -> None:
-    """Refuse links on a system without descriptors: look at each component of an absolute path, and make what is
-    missing with the mode `create`, if that is given. Raises OSError, ELOOP for a link or a junction."""
+    """Reject links on a system without directory descriptors: check each component of an absolute path, and create
+    missing ones with the mode `create` if given. Raises OSError, ELOOP for a link or a junction."""
     above, name = os.path.split(path)
     if not name:
         return
@@ -97,7 +97,7 @@ def refuse_links_on(path: str, *, create: int | None = None) -> None:
 
 
 def is_link(directory: int | None, name: str) -> bool:
-    """True if `name` is a symbolic link. Raises OSError, but not for what is missing."""
+    """True if `name` is a symbolic link. False if it does not exist. Raises OSError."""
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -105,11 +105,11 @@ def is_link(directory: int | None, name: str) -> bool:
 
 
 def set_mode(directory: int | None, name: str, mode: int) -> None:
-    """Change the mode of a file or a directory, and of no link. Raises OSError."""
+    """Change the mode of a file or a directory. Raises OSError, ELOOP for a link."""
     if sys.platform == "win32":
         os.chmod(name, mode)
         return
-    # A file that nobody may read is opened by O_PATH alone, and then changed by its name among the descriptors.
+    # O_PATH also opens an unreadable file; its mode is then changed by the descriptor's name in /proc.
     fd = os.open(name, O_PATH | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         if stat.S_ISLNK(os.fstat(fd).st_mode):
@@ -120,8 +120,8 @@ def set_mode(directory: int | None, name: str, mode: int) -> None:
 
 
 def copy_attributes(directory: int | None, name: str, target: int) -> None:
-    """Give the open file `target` the access list and the extended attributes of the file `name`, and no others. Those
-    by which a program gains rights stay behind. Raises PermissionError for what cannot be given."""
+    """Give the open file `target` exactly the access list and the extended attributes of the file `name`, except
+    attributes that give a program more rights. Raises PermissionError if one cannot be copied."""
     if sys.platform == "win32":
         return
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
@@ -159,7 +159,7 @@ def _set_attribute(target: int, name: str, value: bytes) -> None:
 
 
 def names(directory: int | None, path: str) -> list[str]:
-    """The names in a directory, which has the given path, sorted. Raises OSError."""
+    """List the names in a directory with this path, sorted. Raises OSError."""
     if directory is None:
         return sorted(os.listdir(path))
     readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
@@ -170,8 +170,8 @@ def names(directory: int | None, path: str) -> list[str]:
 
 
 def walk_down(directory: int | None, name: str, path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """A directory and all below it, from the top down: the path of each, where `directory` has the given one, and the
-    names of directories and of all else in it. No link is followed. Raises OSError for what cannot be looked at."""
+    """Walk a directory top-down, without following links. Yields the path of each directory (`path` is that of
+    `directory`), its subdirectories and its other names. Raises OSError if one cannot be read."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -184,8 +184,8 @@ def walk_down(directory: int | None, name: str, path: str) -> Iterator[tuple[str
 
 
 def remove_tree(directory: int | None, name: str) -> None:
-    """Remove a directory with all in it; of a link the link. Raises OSError."""
-    import shutil  # brings every compression there is, and few calls remove a tree
+    """Remove a directory with its content; links in it are not followed. Raises OSError."""
+    import shutil  # imports every compression module; few calls remove a tree
 
     if BY_DESCRIPTOR and shutil.rmtree.avoids_symlink_attacks:
         shutil.rmtree(name, dir_fd=directory)
@@ -194,8 +194,8 @@ def remove_tree(directory: int | None, name: str) -> None:
 
 
 def sync(directory: int | None) -> None:
-    """Make the names in a directory durable. Windows gives no descriptor for it, and a directory that may not be read
-    none either: the effect has happened all the same."""
+    """Make the names in a directory durable. Does nothing on Windows or if the directory is unreadable, because no
+    descriptor is available then; the effect has happened anyway."""
     if directory is None:
         return
     with suppress(OSError):
@@ -208,8 +208,8 @@ def sync(directory: int | None) -> None:
 
 @functools.lru_cache(maxsize=64)
 def is_local(device: int) -> bool:
-    """True if the file system with this device number (`st_dev`) is one on a disk, or in the memory, of this machine.
-    False where the system does not say, as outside of Linux."""
+    """True if the file system with this device number (`st_dev`) is on a disk or in memory of this machine. False if
+    that is unknown, as on systems other than Linux."""
     if sys.platform != "linux":
         return False
     try:
@@ -220,7 +220,8 @@ def is_local(device: int) -> bool:
 
 
 def kind_of(device: str, table: str) -> str | None:
-    """The type of the file system with the number `device` (`8:1`) in a mountinfo; None if it is not in there."""
+    """Return the type of the file system with the number `device` (`8:1`) in a mountinfo `table`; None if it is not
+    listed."""
     for line in table.splitlines():
         place, _, rest = line.partition(" - ")
         if place.split(" ")[2:3] == [device]:
@@ -228,7 +229,7 @@ def kind_of(device: str, table: str) -> str | None:
     return None
 
 
-# Moving a file to where nothing is, in one step: no system call that Python offers does that everywhere.
+# Atomic rename without replacing. Python offers no system call that does this everywhere.
 
 _NOREPLACE: Final = 1  # of Linux's renameat2
 _EXCL: Final = 4  # of macOS' renameatx_np
@@ -238,10 +239,11 @@ _UNKNOWN: Final = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 def move_new(source: int | None, name: str, target: int | None, new_name: str) -> None:
-    """Move `name` of the directory `source` to `new_name` of `target`: descriptors, or None for whole paths. Nothing is
-    replaced. Raises FileExistsError, and OSError with EXDEV for another file system.
+    """Move `name` in the directory `source` to `new_name` in `target` (descriptors, or None for whole paths), without
+    replacing anything. Raises FileExistsError, and OSError with EXDEV for another file system.
 
-    Where the system cannot rename so, the file gets a second name and loses its first: a crash between leaves both.
+    If the system cannot do this in one step, the file is linked to the new name and unlinked from the old one; a crash
+    in between leaves both.
     """
     if sys.platform == "win32":
         os.rename(name, new_name)  # replaces nothing there
@@ -271,7 +273,7 @@ def _try_rename(source: int | None, name: str, target: int | None, new_name: str
 
 
 def _is_respelled(source: int | None, name: str, target: int | None, new_name: str) -> bool:
-    """True if both names are one file's, and differ in case only, as where the file system ignores case."""
+    """True if both names are of one file and differ only in case (on a file system that ignores case)."""
     if os.path.basename(name).lower() != os.path.basename(new_name).lower() or name == new_name:
         return False
     one = os.stat(name, dir_fd=source, follow_symlinks=False)
@@ -281,7 +283,7 @@ def _is_respelled(source: int | None, name: str, target: int | None, new_name: s
 
 @functools.cache
 def _system_call() -> Callable[..., int] | None:
-    import ctypes  # a tenth of a start, and most sessions move nothing
+    import ctypes  # a tenth of the startup time; most sessions move nothing
 
     name = "renameat2" if sys.platform == "linux" else "renameatx_np"
     call: Callable[..., int] | None = getattr(ctypes.CDLL(None, use_errno=True), name, None)

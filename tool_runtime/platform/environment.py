@@ -1,11 +1,10 @@
-"""Variables that a child process may see: all but secrets (interface, "Secrets never reach …") and those by which a
-shell would read a line in another way than policy has. Programs that would wait for somebody get to know that nobody is
-there.
+"""Environment variables for child processes: all but secrets (interface, "Secrets never reach …") and those that would
+make a shell interpret a line differently than policy did. Programs that would prompt are told not to.
 
-Programs that the host starts for itself are found here too: shell, search program, helpers of a check, servers of the
-user (design, invariant 12). A file of the workspace is none of them, and neither is one of a temporary directory, where
-commands write: what PATH names there serves the model's commands, which policy judges. Empty and relative entries of
-PATH stand for the current directory or lie in it, and count as the workspace's.
+This module also finds the programs that the host starts for itself: shell, search program, helpers of a check, servers
+of the user (design, invariant 12). They are never in the workspace or a temporary directory, where commands write; such
+entries of PATH only serve the model's commands, which policy judges. Empty and relative entries of PATH refer to the
+current directory, and count as part of the workspace.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _STEERS_SHELLS: Final = re.compile(
     r"(BASH_)?ENV|BASHOPTS|SHELLOPTS|BASH_COMPAT|BASH_LOADABLES_PATH|CDPATH|GLOBIGNORE|EXECIGNORE|ZDOTDIR|BASH_FUNC_.*|SSH2?_CLIENT",
     re.DOTALL,
 )
-"""Files that a shell reads first, functions that it takes over, options, where `cd` and patterns look; and what makes
-bash take itself for the child of a remote login, and read ~/.bashrc."""
+"""Variables that set startup files, imported functions, options, and the search of `cd` and patterns; and those that
+make bash treat itself as the child of a remote login and read ~/.bashrc."""
 
 _NOBODY_THERE: Final = {
     **dict.fromkeys(("GIT_ASKPASS", "SSH_ASKPASS"), ""),
@@ -45,14 +44,14 @@ _NOBODY_THERE: Final = {
     **dict.fromkeys(("GIT_PAGER", "PAGER", "MANPAGER"), "cat"),
     "GIT_TERMINAL_PROMPT": "0",
 }
-"""An editor would hold its command until the time-out, and a repository's configuration names one: these go before it.
-`false` makes the command fail and say so; `true` would take a text that nobody has seen.
+"""An editor would block its command until the timeout. These variables override an editor in a repository's
+configuration. `false` makes the command fail visibly; `true` would accept a text that nobody has seen.
 
-Programs that ask for a password open a window, and a repository's `core.askPass` names one. An empty GIT_ASKPASS goes
-before both, and git then asks the terminal, which GIT_TERMINAL_PROMPT rules out. ssh asks the terminal as well, and a
-command has none. GIT_SSH_COMMAND is left alone: it would go before the user's `core.sshCommand`."""
+Programs that ask for a password open a window, and a repository's `core.askPass` may name one. An empty GIT_ASKPASS
+overrides both; git then asks the terminal, which GIT_TERMINAL_PROMPT forbids. ssh also asks the terminal, and a command
+has none. GIT_SSH_COMMAND is not set, because it would override the user's `core.sshCommand`."""
 _UNASKED: Final = {"DEBIAN_FRONTEND": "noninteractive", "APT_LISTCHANGES_FRONTEND": "none", "PIP_NO_INPUT": "1"}
-"""Answers to questions of apt and pip, where the user's environment gives none. npm asks only at a terminal."""
+"""Answers to questions of apt and pip, unless the user's environment has them. npm asks only at a terminal."""
 _TEMPORARY: Final = ("TMPDIR", "TMP", "TEMP") if os.name == "nt" else ("TMPDIR",)
 _BASICS: Final = frozenset(
     (
@@ -67,7 +66,7 @@ _BARE: Final = "safe.bareRepository"
 
 @lru_cache(maxsize=1024)
 def looks_secret(name: str) -> bool:
-    """True if a variable of this name is taken for a secret."""
+    """True if a variable of this name is treated as a secret."""
     return _SECRET_NAME.search(name.upper()) is not None
 
 
@@ -79,12 +78,13 @@ def child_environment(
     temporary: str | None = None,
     allowed: frozenset[str] | None = None,
 ) -> dict[str, str]:
-    """`environ` without what is `secret` or looks it, and without what steers a shell; editors, pagers and questions of
-    git and ssh are answered, and temporary files go to `temporary`, unless `passthrough` names their variable. Of apt
-    and pip what `environ` says holds. `secret` wins over `passthrough`; names compare in upper case.
+    """Return `environ` without variables that are `secret` or look secret, and without those that steer a shell.
+    Variables that disable editors, pagers and prompts of git and ssh, and the directory for temporary files
+    (`temporary`), are set unless `passthrough` names them. Those of apt and pip are only set if `environ` has no value.
+    `secret` wins over `passthrough`; names compare in upper case.
 
-    `allowed` are the only names that are taken over, besides `passthrough` and what every program needs; None: all are.
-    A name that ends in a star stands for all that begin so."""
+    Only the names in `allowed`, `passthrough` and those that every program needs are copied; all are if `allowed` is
+    None. A name that ends in a star is a prefix."""
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
     listed = None if allowed is None else passthrough.union(name.upper() for name in allowed)
@@ -104,15 +104,16 @@ def child_environment(
 
 
 def _is_listed(name: str, listed: frozenset[str]) -> bool:
-    """True if a variable is on the list, or one of those without which programs do not start or find their files."""
+    """True if a variable is listed, or is one that programs need to start or to find their files."""
     if name in _BASICS or name.startswith("LC_") or name in listed:
         return True
     return any(one.endswith("*") and name.startswith(one[:-1]) for one in listed)
 
 
 def _forbid_bare_repositories(shown: Mapping[str, str]) -> dict[str, str]:
-    """One more entry of git's configuration in the environment: a directory that is laid out like a bare repository
-    anybody may have written, with a configuration that names programs. Nothing where that is set, or can't be added."""
+    """Return variables with one more git configuration entry, which forbids implicit bare repositories: anyone may have
+    written a directory that looks like one, with a configuration that names programs. Empty if that is already set or
+    cannot be added."""
     count = shown.get(_CONFIG_COUNT, "0")
     if not count.isdecimal() or len(count) > 4:
         return {}
@@ -126,24 +127,24 @@ def _forbid_bare_repositories(shown: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_within(path: str, places: Places) -> bool:
-    """True if `path`, followed to where it leads, is one of the `places` or lies in one. Blocking."""
+    """True if `path`, with links resolved, is one of the `places` or inside one. Blocking."""
     real = os.path.normcase(os.path.realpath(path))
     roots = (os.path.normcase(os.path.realpath(one)) for one in places)
     return any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
 
 
 def path_to_trust(search_path: str, outside: Places) -> str:
-    """Return PATH `search_path` without its entries that are relative or lie in one of the places `outside`."""
+    """Return PATH `search_path` without entries that are relative or inside one of the places `outside`."""
     return os.pathsep.join(one for one in _absolute(search_path) if not is_within(one, outside))
 
 
 def find_program(name: str, search_path: str, outside: Places) -> str | None:
     """Return the absolute path of the program `name` in PATH `search_path`, None if no entry has it. Neither the entry
-    nor the file that it leads to lies in one of the places `outside`."""
+    nor the resolved file is inside one of the places `outside`."""
     names = spellings(name, os.environ.get("PATHEXT", ".com;.exe;.bat;.cmd")) if os.name == "nt" else (name,)
     for directory in _absolute(search_path):
         for path in (os.path.join(directory, one) for one in names):
-            # The cheap question comes first: nearly every entry has no such file.
+            # The cheap check comes first, because most entries have no such file.
             if not (os.access(path, os.X_OK) and os.path.isfile(path)):
                 continue
             if not (is_within(directory, outside) or is_within(path, outside)):
@@ -152,7 +153,7 @@ def find_program(name: str, search_path: str, outside: Places) -> str | None:
 
 
 def spellings(name: str, pathext: str) -> tuple[str, ...]:
-    """Return the names that Windows tries for a program: with each ending of PATHEXT, unless it has one of them."""
+    """Return the names that Windows tries for a program: with each ending of PATHEXT, unless the name has one."""
     endings = [one for one in pathext.lower().split(";") if one]
     return (name,) if name.lower().endswith(tuple(endings)) else tuple(name + one for one in endings)
 

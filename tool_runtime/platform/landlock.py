@@ -1,6 +1,6 @@
-"""The rules of Landlock for a scope: the rights to files that it knows, by their bits. A right that is granted at a
-directory holds for all below it, and nothing takes it away again there: what is hidden below an allowed place has its
-neighbours granted one by one. Importing this loads nothing that calls the kernel.
+"""Landlock rules for a scope, with Landlock's file rights as bits. A right granted at a directory applies to everything
+below it and cannot be taken away there. If a hidden path is below an allowed one, its neighbours are therefore granted
+one by one. Importing this loads nothing that calls the kernel.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from policy import CommandScope
 
     Place = tuple[str, int, Sequence[str]]
-    """A path, the rights there, and what is hidden of it."""
+    """A path, the rights to it, and the hidden paths."""
     DirectoryStamp = tuple[int, int, int, int]
-    """Device, inode, and the times of its last changes in nanoseconds: the second one nobody can set."""
+    """Device, inode, and the times of the last change of content and inode in nanoseconds; programs cannot set the
+    latter."""
 
-# The kernel's rights to files, in the order of their bits.
+# The kernel's file rights, in the order of their bits.
 (
     EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK,
     MAKE_FIFO, MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV,
@@ -33,7 +34,7 @@ WRITE: Final = (
 )
 
 MAX_RULES: Final = 4096
-"""So many neighbours are granted at most: each costs some microseconds at each command."""
+"""Maximum rules of a scope: each costs some microseconds per command."""
 
 _DEVICE: Final = READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEV
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx")
@@ -42,22 +43,22 @@ _DEVICE_FOLDER: Final = "/dev"
 _ACCELERATORS: Final = ("accel", "dri", "dxg", "kfd", "kvm", "nvidia")
 """Prefixes of compute devices' names: a scope that may write everywhere includes them."""
 _OF_THE_KERNEL: Final = ("/proc/", "/sys/")
-"""Writing there changes the machine, for example how it runs programs."""
+"""Writing there changes the machine, for example how programs are run."""
 SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  semaphores and shared memory of programs are there, by POSIX
 NO_TERMINALS: Final = f"no terminals of their own can be made (pty), since {_TERMINALS} has those of other programs"
 
 
 class PathRule(NamedTuple):
-    """`path` is absolute and no link; `rights` hold for it and for all below it."""
+    """`path` is absolute and not a link; `rights` apply to it and to everything below it."""
 
     path: str
     rights: int
 
 
 class Rules(NamedTuple):
-    """Rules for Landlock, and the parts of the scope that they cannot express, in words for people. `closed` are
-    writable directories in which nothing new can be made. `named` are the places that the scope or the system names,
-    `listed` directories whose entries are granted, with what each was before it was listed."""
+    """Landlock rules, and `notes` for the user about parts of the scope that they cannot express. `closed` are writable
+    directories in which nothing new can be created. `named` are the granted paths that the scope or the system names.
+    `listed` are directories whose entries are granted one by one, with the stamp of each before it was listed."""
 
     rules: tuple[PathRule, ...]
     notes: tuple[str, ...] = ()
@@ -67,11 +68,11 @@ class Rules(NamedTuple):
 
 
 def rules_for(scope: CommandScope, *, in_view: bool = False) -> Rules:
-    """Make the rules for Landlock from a scope. Looks at the disk for what is hidden, and for its neighbours; what is
-    not there needs no hiding. Of what lies in /dev only devices are granted that harm nobody, and places that the scope
-    names. `in_view`: for a program whose view hides the rest, and has its own shared memory and terminals."""
+    """Make the Landlock rules for a scope. Reads the disk to find hidden paths that exist, and their neighbours. In
+    /dev, only harmless devices and paths that the scope names are granted. `in_view` is for a program whose view of the
+    disk hides the hidden paths, and has its own shared memory and terminals."""
     granting = _Granting()
-    if not in_view and has_terminals():  # a rule for their folder would give what their users type as well
+    if not in_view and has_terminals():  # a rule for their folder would also grant their input
         granting.notes.append(NO_TERMINALS)
     else:
         granting.name(_TERMINALS, _DEVICE)
@@ -86,7 +87,7 @@ def _is_within(path: str, place: str) -> bool:
 
 
 def has_terminals() -> bool:
-    """True if there are terminals of other programs."""
+    """True if other programs have terminals."""
     try:
         return any(name.isdigit() for name in os.listdir(_TERMINALS))
     except OSError:
@@ -94,7 +95,7 @@ def has_terminals() -> bool:
 
 
 def stamp_of(directory: str) -> DirectoryStamp:
-    """A stamp that changes whenever an entry of the directory comes, goes or changes its name. Raises OSError."""
+    """Return a stamp that changes whenever an entry of the directory is added, removed or renamed. Raises OSError."""
     found = os.lstat(directory)
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
@@ -125,16 +126,16 @@ class _Granting:
             for one in self._grant(*waiting.popleft()):
                 is_above_one = any(_is_within(each, one[0]) and each != one[0] for each in one[2])
                 (waiting if is_above_one else beside[-1]).append(one)
-        # A directory with thousands of names beside a hidden one takes nothing from the others.
+        # Small groups first, so that a directory with thousands of names beside a hidden one does not use up the limit.
         for group in sorted(beside, key=len):
             for one in group:
                 self._grant(*one)
 
     def _grant(self, place: str, rights: int, hidden: Sequence[str]) -> list[Place]:
-        """Grant a place without what is hidden in it. Returns its entries if they have to be granted one by one."""
+        """Grant a place without the hidden paths in it. Returns its entries if they have to be granted one by one."""
         if place in hidden or place in (*_DEVICES, _TERMINALS):
             return []
-        if place == _DEVICE_FOLDER:  # disks and memory are there, which root may open
+        if place == _DEVICE_FOLDER:  # it has disks and memory, which root may open
             self._add(place, READ_DIR)
             if rights & WRITE:
                 self._grant_accelerators()
@@ -148,7 +149,7 @@ class _Granting:
         if not below and not apart:
             self._add(place, rights)
             return []
-        # Names are listed, those of what is hidden as well: without the right nobody could list a home directory.
+        # Its names may be listed, also hidden ones: without this right no home directory could be listed.
         self._add(place, READ_DIR)
         if rights & WRITE:
             self.closed.append(place)

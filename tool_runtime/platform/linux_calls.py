@@ -1,7 +1,7 @@
-"""System calls of Linux that Python does not offer, by their numbers. Importing this loads ctypes.
+"""Linux system calls that Python does not offer, by number. Importing this loads ctypes.
 
-The first command of a session waits until a process of its own has imported this and its neighbours, which therefore do
-without `typing` and whatever else takes long to import."""
+The first command of a session waits until the launcher has imported this module and its neighbours, which therefore
+avoid `typing` and other slow imports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CLONE_FS: Final = 0x200
 
 
 class Numbers(NamedTuple):
-    """Numbers that differ between architectures: that of the architecture in a filter, and system calls."""
+    """Numbers that differ between architectures: the audit value used in a filter, and system calls."""
 
     audit: int
     seccomp: int
@@ -56,17 +56,17 @@ NUMBERS: Final = {
 
 
 def machine() -> str:
-    """The architecture as the kernel names it."""
+    """Return the architecture, as named by the kernel."""
     return os.uname().machine
 
 
 def numbers() -> Numbers | None:
-    """Those of this machine, None for an architecture that is not known here."""
+    """Return the numbers of this machine, None for an unknown architecture."""
     return NUMBERS.get(machine())
 
 
 def unknown_machine() -> OSError:
-    """The error for an architecture that is not known here."""
+    """Return the error for an unknown architecture."""
     return OSError(errno.ENOSYS, f"no system calls are known for {machine()}")
 
 
@@ -75,7 +75,7 @@ _BY_KINDS: dict[tuple[type, ...], Callable[..., int]] = {}
 
 
 def _function(kinds: tuple[type, ...]) -> Callable[..., int]:
-    """The C library's `syscall` for arguments of these kinds, which it then takes without a look at each."""
+    """Return the C library's `syscall` for arguments of these types, so that ctypes need not inspect each argument."""
     function = _LIBRARY["syscall"]
     function.restype = ctypes.c_long
     function.argtypes = [
@@ -86,7 +86,7 @@ def _function(kinds: tuple[type, ...]) -> Callable[..., int]:
 
 
 def call(number: int, *arguments: int | bytes | None) -> int:
-    """The result of one system call. Raises OSError for what the kernel refuses."""
+    """Do a system call and return its result. Raises OSError."""
     kinds = tuple(map(type, arguments))
     function = _BY_KINDS.get(kinds)
     if function is None:
@@ -99,15 +99,16 @@ def call(number: int, *arguments: int | bytes | None) -> int:
 
 
 def forbid_new_privileges(known: Numbers) -> None:
-    """From here on no program gives this thread more rights by its owner or its capabilities. Raises OSError."""
+    """Set no_new_privs: from now on no program that this thread runs gains rights by set-user-id or file capabilities.
+    Raises OSError."""
     call(known.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def drop_capabilities(known: Numbers, *, changes_modes: bool = False, is_bounded: bool = False) -> None:
-    """Of root's rights over the machine this thread keeps one: to read and write files of any owner, which a container
-    needs that works on its user's files; where such files may lie is held by other means. With `changes_modes` it also
-    keeps the one to change their mode and times, which other means have to hold as well. `is_bounded`: the thread has
-    been through `bound_capabilities`. Harmless without any."""
+    """Drop this thread's capabilities. Root keeps one: to read and write files of any owner, needed in a container that
+    works on its user's files; the sandbox limits which paths. With `changes_modes` it also keeps the one to change
+    their mode and times, which the sandbox must limit as well. `is_bounded` means that the thread has called
+    `bound_capabilities`. Harmless without any capabilities."""
     kept = capabilities_to_keep(changes_modes=changes_modes)
     if not is_bounded:
         bound_capabilities(known, kept)
@@ -115,30 +116,30 @@ def drop_capabilities(known: Numbers, *, changes_modes: bool = False, is_bounded
     for some in (kept, kept & 1 << _CAP_DAC_OVERRIDE):
         try:
             _keep(known, some)
-        except PermissionError:  # root of a container without them
+        except PermissionError:  # root in a container without them
             continue
         return
     _keep(known, 0)
 
 
 def capabilities_to_keep(*, changes_modes: bool) -> int:
-    """The capabilities that `drop_capabilities` keeps."""
+    """Return the capabilities that `drop_capabilities` keeps."""
     if os.geteuid() != 0:
         return 0
     return 1 << _CAP_DAC_OVERRIDE | (1 << _CAP_FOWNER if changes_modes else 0)
 
 
 def bound_capabilities(known: Numbers, kept: int) -> None:
-    """No program that this thread starts gets more capabilities than `kept`; those that the thread has, it keeps."""
-    drop = _function((int, int, int, int, int))  # forty times for each command: `call` takes as long as the kernel
+    """Limit the capabilities of programs that this thread starts to `kept`. The thread's own do not change."""
+    drop = _function((int, int, int, int, int))  # forty times per command: `call` would double the time
     for capability in range(_LAST_CAPABILITY + 1):
-        # EINVAL behind the last one, EPERM without the right to do so, and then there is none to drop.
+        # EINVAL after the last one; EPERM without the right to do so, and then there is none to drop.
         if not kept >> capability & 1 and drop(known.prctl, _PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break
 
 
 def _keep(known: Numbers, capabilities: int) -> None:
-    """Have these capabilities alone. Raises OSError."""
+    """Set the thread's capabilities to exactly these. Raises OSError."""
     three = struct.pack("=6I", capabilities, capabilities, 0, 0, 0, 0)
     call(known.capset, struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), three)
 
@@ -152,7 +153,7 @@ def separate_directory() -> None:
 
 
 def copy_descriptor(thread: int, descriptor: int) -> int:
-    """A descriptor of ours for what `descriptor` is to a thread. Raises OSError."""
+    """Copy the descriptor of another thread into this process. Raises OSError."""
     try:
         process = call(PIDFD_OPEN, thread, 0)
     except OSError:  # it is not the first thread of its process

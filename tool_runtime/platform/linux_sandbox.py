@@ -1,8 +1,8 @@
-"""Holding a thread, and all that it starts, to what a scope allows (Linux).
+"""Restrict a thread, and everything that it starts, to a scope (Linux).
 
-Privileges, capabilities, Landlock and filters of system calls belong to a thread. One that restricts itself and then
-starts a program has a child that is held, while the rest of its process stays free: no program in between, and no code
-between fork and exec. Such a thread has to end afterwards: nothing gives its rights back.
+Privileges, capabilities, Landlock and filters of system calls belong to a thread. If a thread restricts itself and then
+starts a program, its child is sandboxed while the rest of the process stays free. This needs no wrapper program and no
+code between fork and exec. Such a thread must end afterwards, because it cannot regain its rights.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     """Device and inode."""
 
 LEAST_ABI: Final = 3
-"""Below it truncate(2) is held nowhere."""
+"""Older versions do not control truncate(2)."""
 WHOLE_ABI: Final = 6
-"""Below it signals and abstract sockets are not held."""
+"""Older versions do not control signals and abstract sockets."""
 
 _OF_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _EVERY_TCP: Final = 0b11  # bind and connect
@@ -48,7 +48,7 @@ NOT_BY_ANY: Final = (
     "how much memory, processor time and disk space is used",
     "datagrams, where any host is open, of a program that exchanges its sockets while it is asked about one",
 )
-"""Gaps of every level, in words for people."""
+"""Gaps of every level, as shown to the user."""
 _OF_PROCESSES: Final = (
     "names, arguments and numbers of open files of other processes",
     "priorities and processors of other processes of the user",
@@ -60,15 +60,15 @@ NOT_BY_LANDLOCK: Final = (
     "devices that have a place outside of /dev",
     *_OF_PROCESSES,
 )
-"""Gaps of every version of Landlock, in words for people."""
+"""Gaps of every version of Landlock, as shown to the user."""
 _BELOW_6: Final = ("signals to other processes", "sockets with abstract names")
 _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where any host is open",)
 
 
 class Restriction(NamedTuple):
-    """Restrictions of a thread. `abi` is the version of Landlock that is used, 0 for none of it. `changes_modes`: as
-    root it may change mode and times of files of others, since it sees none outside that could be changed. `ruleset` is
-    one of `rules` that has been made before (`KeptRules`), and is there until the next command starts."""
+    """Restrictions of a thread. `abi` is the version of Landlock to use, 0 for no Landlock. With `changes_modes` root
+    may change mode and times of files of other users, because its view contains no files outside of the scope that
+    could be changed. `ruleset` was made of `rules` before (`KeptRules`), and is valid until the next command starts."""
 
     rules: Sequence[PathRule]
     abi: int
@@ -79,8 +79,8 @@ class Restriction(NamedTuple):
 
 
 def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> int | None:
-    """Hold the calling thread for good; the descriptor that asks, where one is wanted. Raises OSError, and then nothing
-    is to be started by it. `is_bounded`: its programs get no more capabilities as it is."""
+    """Restrict the calling thread for good; return the filter's listener if one is wanted. After an OSError the thread
+    must not start anything. `is_bounded` means that `bound_capabilities` was called."""
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()
@@ -95,7 +95,8 @@ def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> in
 def launch_by_this_thread(
     wanted: Restriction, launch: Callable[[], subprocess.Popen[bytes]]
 ) -> tuple[subprocess.Popen[bytes], int | None]:
-    """Hold the calling thread and start a program by `launch`; the program and the descriptor. Raises OSError."""
+    """Restrict the calling thread and start a program by `launch`; return the program and the listener. Raises
+    OSError."""
     listener = restrict_this_thread(wanted)
     try:
         return launch(), listener
@@ -106,7 +107,7 @@ def launch_by_this_thread(
 
 
 def hold_files(wanted: Restriction) -> None:
-    """Hold this thread by Landlock alone, so that it opens only what the programs may open. Raises OSError."""
+    """Restrict this thread by Landlock only, so that it opens only files that the programs may open. Raises OSError."""
     known = linux_calls.numbers()
     if known is None:
         raise linux_calls.unknown_machine()
@@ -120,30 +121,30 @@ def hold_files(wanted: Restriction) -> None:
 
 
 def ruleset_of(wanted: Restriction) -> Ruleset:
-    """A new ruleset, as the disk is now. Raises OSError."""
-    # Whoever is asked connects and binds in the program's place: the program itself has no need to.
+    """Make a ruleset from the current state of the disk. Raises OSError."""
+    # The supervisor connects and binds for the program, so the program itself needs no right to.
     hold_tcp = wanted.with_listener or wanted.network != "open"
     return make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
 
 
 def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
-    """Describe what a version of Landlock cannot enforce, for people."""
+    """List what a version of Landlock cannot enforce, for the user."""
     below_6 = _BELOW_6 if abi < WHOLE_ABI else ()
     return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *(() if is_supervised else _WITHOUT_SUPERVISOR))
 
 
 def not_held_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str, ...]:
-    """Describe what namespaces cannot enforce; `processes`: there is one of processes among them."""
+    """List what namespaces cannot enforce, for the user. `processes` is true with a process namespace."""
     others = (*(() if processes else _OF_PROCESSES), *(() if is_supervised else _WITHOUT_SUPERVISOR))
     return (*NOT_BY_ANY, "devices that have a place outside of /dev", *others)
 
 
-# Landlock, the kernel's own way for a thread to give up rights to files, for itself and all that it starts.
+# Landlock lets a thread give up file rights, for itself and everything that it starts.
 
 
 def abi() -> int:
-    """The version of Landlock that this kernel has; 0 for none, or where it is switched off or refused. Raises OSError
-    for any other answer, which says nothing about it."""
+    """Return the kernel's version of Landlock; 0 if there is none, or if it is switched off or denied. Raises OSError
+    for any other error, after which the version is unknown."""
     try:
         return linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, None, 0, _CREATE_VERSION)
     except OSError as error:
@@ -153,27 +154,29 @@ def abi() -> int:
 
 
 def file_rights(version: int) -> int:
-    """The rights to files that an ABI can hold."""
+    """Return the file rights that a version can control."""
     later = (REFER, 2), (TRUNCATE, 3), (IOCTL_DEV, 5)
     return sum((right for right, since in later if version >= since), (1 << 13) - 1)
 
 
 def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
-    """A `struct landlock_ruleset_attr` of `version`. `hold_tcp`: no TCP port may be bound or connected to."""
+    """Return a `struct landlock_ruleset_attr` of `version`. With `hold_tcp` no TCP port may be bound or connected
+    to."""
     fields = (file_rights(version), _EVERY_TCP if hold_tcp else 0, _EVERY_SCOPE)
     known = 3 if version >= WHOLE_ABI else 2 if version >= 4 else 1
     return struct.pack(f"={known}Q", *fields[:known])
 
 
 class Ruleset(NamedTuple):
-    """The descriptor of a ruleset, for its owner to close, and which file each place was that it grants."""
+    """The descriptor of a ruleset, which its owner closes, and the identity of the file at each granted place."""
 
     descriptor: int
     granted: Mapping[str, FileKey]
 
 
 def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> Ruleset:
-    """A ruleset that grants `rules` and holds all else; what is gone, or a link, gets nothing. Raises OSError."""
+    """Make a ruleset that grants `rules` and denies everything else. Missing paths and links are skipped. Raises
+    OSError."""
     attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
     descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     granted: dict[str, FileKey] = {}
@@ -209,23 +212,24 @@ def _add(ruleset: int, path: str, rights: int) -> FileKey | None:
 
 
 def restrict_self(ruleset: Ruleset) -> None:
-    """Hold this thread to `ruleset`, for good; privileges must have been forbidden before. Raises OSError."""
+    """Restrict this thread to `ruleset` for good; `forbid_new_privileges` must have been called before. Raises
+    OSError."""
     linux_calls.call(linux_calls.LANDLOCK_RESTRICT_SELF, ruleset.descriptor, 0)
 
 
-# Rules of Landlock that are kept between commands: made again when the disk does not look as it did.
+# Landlock rules are kept between commands, and remade when the disk has changed.
 #
-# A ruleset is made of paths and holds for the files that these were. Kept, it may hold for what has another name by
-# now, so before each use all is compared that it was made of (decision 0100): each place that the scope names is the
-# file that was granted, each directory that was listed has had no entry come, go or change its name, what is hidden is
-# there or not as it was, and nothing has been mounted. What a command cannot set decides: inodes, which the ruleset
-# keeps from being used again, and the times of the inodes' own changes.
+# A ruleset is made from paths but applies to the files that they were then, which may have other names by now. So
+# before each use its sources are compared (decision 0100): each place that the scope names is the file that was
+# granted, no entry of a listed directory was added, removed or renamed, hidden paths exist or are missing as before,
+# and nothing was mounted. Only values that a command cannot set are compared: inodes, which cannot be reused while the
+# ruleset exists, and the inodes' change times.
 
 _MOST_KEPT: Final = 8
 
 
 class Kept(NamedTuple):
-    """Rules with what they were made of."""
+    """Rules with the state of the disk that they were made from."""
 
     rules: Rules
     restriction: Restriction
@@ -235,8 +239,8 @@ class Kept(NamedTuple):
 
 
 class KeptRules:
-    """The rules of the scopes of one session, with what `restrict` makes of these and, unless programs have a view of
-    their own (`in_view`), the kernel's form of them. Not for several threads at once."""
+    """The rules of the scopes of one session, with the restriction that `restrict` makes of them and, unless programs
+    have their own view of the disk (`in_view`), the kernel's ruleset. Not thread-safe."""
 
     def __init__(self, restrict: Callable[[CommandScope, Rules], Restriction], *, in_view: bool) -> None:
         self._restrict = restrict
@@ -246,7 +250,7 @@ class KeptRules:
         self._mounts = select.poll()
 
     def get(self, scope: CommandScope) -> Kept:
-        """Return the ruleset of a command under `scope`, as the disk is now. Raises OSError."""
+        """Return the rules of a command under `scope`, valid for the current state of the disk. Raises OSError."""
         if self._mounted >= 0 and self._mounts.poll(0):  # something was mounted
             self.forget()
         kept = self._kept.pop(scope, None)
@@ -259,12 +263,12 @@ class KeptRules:
         return kept
 
     def rules(self, scope: CommandScope) -> Rules:
-        """The rules of the last command under `scope`."""
+        """Return the rules of the last command under `scope`, or new ones."""
         kept = self._kept.get(scope)
         return landlock.rules_for(scope, in_view=self._in_view) if kept is None else kept.rules
 
     def forget(self) -> None:
-        """Keep none: as long as a ruleset is there, so are the files that it was made of."""
+        """Drop all rules. While a ruleset exists, the files that it was made from are not freed."""
         while self._kept:
             _close(self._kept.popitem()[1])
         if self._mounted >= 0:

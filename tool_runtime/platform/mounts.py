@@ -1,5 +1,5 @@
-"""The view of the disk that a held program gets: everything read-only but its writable places, covers over what is
-hidden. With the calls for mounts of Linux 5.12."""
+"""A sandboxed program's view of the disk: everything is read-only except its writable places, and hidden places are
+covered by mounts. Uses the mount system calls of Linux 5.12."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Namespaces(NamedTuple):
-    """Namespaces besides that of mounts: of users, without which only root can give any, and of processes."""
+    """Namespaces in addition to mounts: users (without which only root can create any) and processes."""
 
     users: bool
     processes: bool
@@ -45,9 +45,9 @@ _OWN: Final = ("/proc", _SHARED_MEMORY, _TERMINALS)
 
 
 class DiskView(NamedTuple):
-    """Absolute real places. `writes` stay writable, `guarded` within them do not; `hidden` are covered, but for those
-    of `writes` that lie within them. Below `writes` no program runs with its owner's rights. The view has shared memory
-    and terminals of its own, whatever `writes` names."""
+    """A view, as absolute real paths. `writes` stay writable, except `guarded` within them; `hidden` are covered,
+    except `writes` within them. Set-user-id programs below `writes` get no rights of their owner. The view always has
+    its own shared memory and terminals, even if `writes` names them."""
 
     writes: tuple[str, ...]
     guarded: tuple[str, ...]
@@ -56,11 +56,11 @@ class DiskView(NamedTuple):
 
 
 class SeenPlaces(NamedTuple):
-    """The files that the places of a view are, as far as they are there. A view that was made before is the one that
-    would be made now where all of these are the same: `trees` (device, inode) are what is mounted, writable places and
-    the folders of guarded ones, `others` (device, inode, time of the inode's last change) guarded and hidden places,
-    which lose what is mounted over them when another file gets their name, and `granted` (device, inode) places of
-    Landlock's rules, as far as they are shared."""
+    """The identities of the existing files at a view's paths. If they are all unchanged, a view made earlier equals one
+    made now. `trees` (device, inode) are the mounted paths: writable places and the folders of guarded ones. `others`
+    (device, inode, time of the inode's last change) are guarded and hidden places, which lose their mounts when another
+    file gets their name. `granted` (device, inode) are paths of Landlock rules that are the same inside and outside of
+    the view."""
 
     trees: dict[str, tuple[int, int]]
     others: tuple[tuple[int, int, int] | None, ...]
@@ -68,7 +68,7 @@ class SeenPlaces(NamedTuple):
 
 
 def look_at(view: DiskView, granted: Iterable[str]) -> SeenPlaces:
-    """Look at the places of `view` and of its rules, by their names in this process."""
+    """Read the identities of the paths of `view` and of its Landlock rules, as seen by this process."""
     trees = (*_writable(view), *folders_between(view.writes, view.guarded)) if view.writes != ("/",) else ()
     others = map(_status, (*view.guarded, *view.hidden))
     return SeenPlaces(
@@ -79,13 +79,14 @@ def look_at(view: DiskView, granted: Iterable[str]) -> SeenPlaces:
 
 
 def find_shared(view: DiskView, places: Iterable[str]) -> list[str]:
-    """Those places that are the same in the view and outside of it: none that each view has of its own or covers."""
+    """Return the places that are the same inside and outside of the view: not those that it covers or has its own
+    instance of."""
     others = tuple(f"{one}/" for one in (*_OWN, *view.hidden))
     return [place for place in places if not f"{place}/".startswith(others)]
 
 
 def keys_of(places: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Device and inode of each place that is there."""
+    """Return device and inode of each place that exists."""
     found = {place: _status(place) for place in places}
     return {place: (one.st_dev, one.st_ino) for place, one in found.items() if one is not None}
 
@@ -102,16 +103,17 @@ def _status(place: str) -> os.stat_result | None:
 
 
 def is_settled(changed_ns: int, now_ns: int) -> bool:
-    """True if another change would show another time: the clock of files stands still for milliseconds, or seconds."""
+    """True if a further change would get a different time. File times have a granularity of milliseconds, or of seconds
+    on some file systems."""
     return changed_ns < now_ns - (50_000_000 if changed_ns % 1_000_000_000 else 2_500_000_000)
 
 
 def make(view: DiskView, known: linux_calls.Numbers) -> dict[str, tuple[int, int]]:
-    """Give this process, which has a mount namespace of its own, the view, without places that are not there: which
-    files are mounted as writable places and folders of guarded ones. Raises OSError."""
+    """Give this process, which must have its own mount namespace, the view; missing places are skipped. Returns the
+    identities of the files mounted as writable places and as folders of guarded ones. Raises OSError."""
     _attributes(b"/", propagation=_PRIVATE)
     uncovered = _copy_trees([place for place in _writable(view) if any(_is_below(place, one) for one in view.hidden)])
-    is_open = "/" in view.writes  # nothing can be mounted over the root that programs have
+    is_open = "/" in view.writes  # nothing can be mounted over the root that programs see
     writes = [] if is_open else _copy_trees(sorted(_writable(view), key=len))
     trees = {place: _key(tree) for place, tree in writes}
     _attributes(b"/", set_=_NO_SET_USER_ID if is_open else _READ_ONLY)
@@ -125,7 +127,7 @@ def make(view: DiskView, known: linux_calls.Numbers) -> dict[str, tuple[int, int
     for place, tree in writes:
         _attributes(b"", tree, set_=_NO_SET_USER_ID)
         _move(tree, place)
-    # A folder that is a mount cannot be renamed: else another could take the place of one with guarded files.
+    # A folder that is a mount cannot be renamed, so a folder with guarded files cannot be replaced by another one.
     for place, tree in _copy_trees(sorted(folders_between(view.writes, view.guarded), key=len)):
         trees[place] = _key(tree)
         _move(tree, place)
@@ -147,12 +149,12 @@ def _is_below(place: str, root: str) -> bool:
 
 
 def folders_between(writes: Sequence[str], guarded: Sequence[str]) -> set[str]:
-    """The folders below a writable place that a guarded place lies in."""
+    """Return the folders between writable places and the guarded places inside of them."""
     found: set[str] = set()
     tops = set(writes)
     for place in guarded:
         folder = place.rpartition("/")[0]
-        if folder in tops:  # as most are
+        if folder in tops:  # the usual case
             continue
         roots = [root for root in writes if _is_below(place, root)]
         if roots:
@@ -163,15 +165,15 @@ def folders_between(writes: Sequence[str], guarded: Sequence[str]) -> set[str]:
 
 
 def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequence[tuple[str, int]]) -> None:
-    """Empty places that nobody can open over what is hidden; the inmost first, since a cover hides what is below.
-    `uncovered` are trees that stay where they are within one."""
+    """Mount empty, unreadable entries over the hidden places, inner ones first, because a cover hides everything below
+    it. `uncovered` are trees inside of hidden places that remain visible."""
     if not hidden:
         return
     blank = b"/dev/shm"
-    # Made where it is covered by the program's own shared memory at the end.
+    # Temporarily, over the shared memory of the program; unmounted at the end.
     linux_calls.call(known.mount, b"tmpfs", blank, b"tmpfs", _REMOUNTED_FLAGS, b"mode=755")
     file, folder = (os.path.join(blank, name) for name in (b"file", b"folder"))
-    # A device of a mount that has none: root's right to read any file does not open it.
+    # A device file on a mount without devices: even root, who may read any file, cannot open it.
     os.mknod(file, stat.S_IFCHR, os.makedev(0, 0))
     os.mkdir(folder, 0)
     for place in sorted(hidden, key=len, reverse=True):
@@ -188,7 +190,7 @@ def _cover(known: linux_calls.Numbers, hidden: Sequence[str], uncovered: Sequenc
 
 
 def _cover_around(known: linux_calls.Numbers, place: str, within: Sequence[tuple[str, int]]) -> None:
-    """A cover with nothing in it but the way to the trees `within`."""
+    """Mount a cover that contains only the path to the trees `within`."""
     is_directory = {inner: os.path.isdir(inner) for inner, _ in within}
     linux_calls.call(known.mount, b"tmpfs", os.fsencode(place), b"tmpfs", _REMOUNTED_FLAGS, b"mode=711")
     for inner, _ in within:
@@ -201,12 +203,12 @@ def _cover_around(known: linux_calls.Numbers, place: str, within: Sequence[tuple
 
 
 def _copy_trees(places: Sequence[str]) -> list[tuple[str, int]]:
-    """A copy of each mount tree as it is now, by its place."""
+    """Copy the current mount tree of each place."""
     found = []
     for place in places:
         try:
             found.append((place, _clone(os.fsencode(place))))
-        except OSError:  # it is not there, or not to be reached
+        except OSError:  # it is missing or unreachable
             continue
     return found
 
@@ -230,10 +232,11 @@ def _attributes(path: bytes, descriptor: int = _AT_FDCWD, *, set_: int = 0, prop
 
 
 class LevelFinding(NamedTuple):
-    """One level on this machine. `works` and if not `problem`, why not. `abi` is Landlock's version, 0 for none.
-    `is_supervised`: connections are judged one by one; else there are none. `unheld` is what the level cannot hold.
-    `namespaces` are those that a program gets at that level. `is_passing`: the trial failed for a reason of its own,
-    such as want of a file, memory or time, and does not show that there is no such level."""
+    """The result of trying one level on this machine. `problem` is the reason if it does not work. `abi` is Landlock's
+    version, 0 for none. With `is_supervised` connections are judged one by one; without, there are none, unless the
+    scope allows any host. `unheld` lists what the level cannot enforce. `namespaces` are those that a program gets at
+    this level. `is_passing` means that the trial itself failed, for lack of a file, memory or time for example, so the
+    level may still work."""
 
     level: SandboxLevel
     works: bool

@@ -1,7 +1,7 @@
-"""Processes at the other end of a local socket, and those that they descend from.
+"""Identify the process at the other end of a local socket, and its ancestors.
 
-A pid says who connected as long as that process lives: it is looked at again before what it says counts. Nobody's word
-is taken; a process that cannot be looked at is an error.
+A PID identifies the peer only while that process lives, so this is checked again before the result is used. Nothing
+that the peer claims is trusted, and a process that cannot be inspected is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENVIRONMENT_BYTES: Final = 8 * 1024 * 1024
 
 
 class PeerUnreadable(Exception):
-    """The system does not say who a peer is, or what it descends from; `str()` says why."""
+    """The system does not report who a peer is, or its ancestors; `str()` is the reason."""
 
 
 class Peer:
@@ -44,7 +44,7 @@ class Peer:
         self._started = None if entry is None else entry.started
 
     def lineage(self) -> list[ProcessEntry]:
-        """The process and those that it descends from, itself first. Raises PeerUnreadable, also once it has ended."""
+        """Return the process and its ancestors, itself first. Raises PeerUnreadable, also if it has ended."""
         chain = lineage(self.pid, current.look_up())
         has_ended = chain[0].started != self._started
         if self._pidfd is not None:
@@ -56,15 +56,15 @@ class Peer:
         return chain
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor of the process."""
         pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             os.close(pidfd)
 
 
 def lineage(pid: int, entry_of: Callable[[int], ProcessEntry | None]) -> list[ProcessEntry]:
-    """The process `pid` and those that it descends from, itself first. Raises PeerUnreadable where one is not there
-    (any more), is younger than its child, so that another process had that number before, or has too many before it."""
+    """Return the process `pid` and its ancestors, itself first. Raises PeerUnreadable if one does not exist (any more),
+    if one is younger than its child (its PID was reused), or if there are more than 256."""
     chain: list[ProcessEntry] = []
     while pid > 0:
         entry = entry_of(pid)
@@ -80,9 +80,9 @@ def lineage(pid: int, entry_of: Callable[[int], ProcessEntry | None]) -> list[Pr
 
 
 def environment_of(pid: int) -> bytes:
-    """The environment that a process was started with. Raises PeerUnreadable."""
+    """Return the environment that a process was started with; empty on Windows. Raises PeerUnreadable."""
     if sys.platform == "win32":
-        return b""  # a Job says there what is a command's
+        return b""  # a Job identifies a command's processes there
     if sys.platform == "darwin":
         argv = ["/bin/ps", "-E", "-ww", "-o", "command=", "-p", str(pid)]
         said = subprocess.run(argv, capture_output=True, check=False, env={})
@@ -97,9 +97,9 @@ def environment_of(pid: int) -> bytes:
 
 
 def open_files_of(pid: int) -> list[str]:
-    """The names of the files that a process has open; none where the system does not say."""
+    """Return the names of a process's open files; none if the system does not report them."""
     found = []
-    with suppress(OSError):  # another user's, or ended meanwhile
+    with suppress(OSError):  # another user's process, or it has ended
         for number in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 found.append(os.readlink(f"/proc/{pid}/fd/{number}"))
@@ -107,7 +107,7 @@ def open_files_of(pid: int) -> list[str]:
 
 
 def _credentials(connection: Any) -> tuple[int, int | None]:
-    """The pid and the user of the other end. Raises PeerUnreadable."""
+    """Return the PID and the user ID of the other end. Raises PeerUnreadable."""
     try:
         if sys.platform == "win32":
             return current.client_of_pipe(connection.handle), None
@@ -122,8 +122,8 @@ def _credentials(connection: Any) -> tuple[int, int | None]:
 
 
 def _pidfd(connection: Any) -> int | None:
-    """A descriptor of the process itself, whoever gets its number later; None where the kernel has none (before 6.5).
-    Raises PeerUnreadable for a process that has ended."""
+    """Return a pidfd of the peer, which stays valid if the PID is reused; None before Linux 6.5. Raises PeerUnreadable
+    if the process has ended."""
     if sys.platform != "linux":
         return None
     try:

@@ -1,4 +1,4 @@
-"""POSIX: the shell, its arguments, path limits; and on Linux the members of a process tree, read from /proc."""
+"""POSIX: the shell and its arguments, resource limits, and the processes of a command, read from /proc on Linux."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _NO_STARTUP_FILES: Final = {"bash": ("--noprofile", "--norc"), "zsh": ("-f",)}
 _M_TRIM_THRESHOLD: Final = -1  # of glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
-_LARGE_BYTES: Final = 192 * 1024  # more than is read of a pipe at once
+_LARGE_BYTES: Final = 192 * 1024  # more than one read of a pipe
 _UNUSED_BYTES: Final = 1024 * 1024
 
 
 @functools.cache
 def give_back_large_memory() -> None:
-    """Have a block of 192 KiB or more go back to the system as soon as it is freed.
+    """Return blocks of 192 KiB or more to the system as soon as they are freed.
 
-    glibc begins with a threshold of 128 KiB and raises it with each larger block that is freed, up to 32 MiB: a process
-    that had large outputs in hand, one at a time, stays as large as if it held several. Naming the threshold keeps it
-    fixed. What is read of a pipe is below it, and a MiB of free memory stays: to get each such piece from the system
-    costs more than to read it. Elsewhere the allocator does it anyway, or has no such setting.
+    glibc starts with a threshold of 128 KiB and raises it with each larger block that is freed, up to 32 MiB, so a
+    process that handled large outputs one at a time stays as large as if it held several. Setting the threshold keeps
+    it fixed. Reads of a pipe are below it, and 1 MiB of free memory is kept, because getting each such block from the
+    system costs more than reading it. Other allocators do this anyway, or have no such setting.
     """
     if sys.platform != "linux":
         return
-    import ctypes  # a tenth of a start, and most sessions have nothing large
+    import ctypes  # a tenth of the startup time; most sessions have no large blocks
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # musl has none
@@ -47,8 +47,8 @@ def give_back_large_memory() -> None:
 
 
 def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> str:
-    """The user's zsh if that is what $SHELL says, else bash where it exists, else sh (TR 6.2); none that lies in a
-    place `outside`, which are those that commands write to."""
+    """Return the user's zsh if $SHELL names it, else bash if it exists, else sh (TR 6.2). A shell inside a place
+    `outside`, where commands write, is never used."""
     named = environ.get("SHELL", "")
     is_zsh = os.path.basename(named) == "zsh" and os.path.isabs(named)
     if is_zsh and os.access(named, os.X_OK) and not is_within(named, outside):
@@ -57,8 +57,8 @@ def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> st
 
 
 def shell_argv(shell: str, command: str) -> list[str]:
-    """The shell reads no start-up file: it would change what the command means, which was judged without it. bash reads
-    one even for `-c` when it takes itself for the child of a remote login."""
+    """Return the arguments that run `command` without the shell's startup files, which could change the meaning of the
+    command that was judged. bash reads one even with `-c` if it treats itself as the child of a remote login."""
     return [shell, *_NO_STARTUP_FILES.get(os.path.basename(shell), ()), "-c", command]
 
 
@@ -66,16 +66,17 @@ _LIMITED: Final = 'ulimit -v "$1"; ulimit -t "$2"; ulimit -f 0; ulimit -c 0; shi
 
 
 def limit_argv(argv: Sequence[str], memory_bytes: int, cpu_s: float) -> list[str]:
-    """`argv` under a shell that gives it bounds first: on its memory, its time on a processor, and files that it may
-    write none of. Python's own way, a function between fork and exec, may hang in a program with threads. macOS does
-    not hold a bound on memory."""
+    """Return arguments that run `argv` from a shell that first limits memory and CPU time, and forbids writing files.
+    Python's own way, a function between fork and exec, may hang in a program with threads. macOS does not enforce the
+    memory limit."""
     return ["/bin/sh", "-c", _LIMITED, "sh", str(memory_bytes // 1024), str(math.ceil(cpu_s)), *argv]
 
 
 def start_limited(
     argv: Sequence[str], *, memory_bytes: int, cpu_s: float, stdin: IO[bytes], cwd: str
 ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
-    """A process that reads `stdin` and prints to a pipe, in bounds, without variables; and its end. Raises OSError."""
+    """Start a process with limits and an empty environment, which reads `stdin` and prints to a pipe. Returns it and a
+    function that kills it. Raises OSError."""
     process = subprocess.Popen(
         limit_argv(argv, memory_bytes, cpu_s),
         stdin=stdin,
@@ -88,7 +89,7 @@ def start_limited(
 
 
 class ProcessEntry(NamedTuple):
-    """One row of the process table. `started` distinguishes a process from a later one with its number."""
+    """One row of the process table. `started` distinguishes a process from a later one with the same PID."""
 
     pid: int
     parent: int
@@ -100,12 +101,12 @@ class ProcessEntry(NamedTuple):
 def tree_members(
     leader: int, mark: str, known: Mapping[int, int], on_sight: Callable[[int], None] = lambda _: None
 ) -> dict[int, int]:
-    """Live processes that belong to the command whose shell is `leader` (0: not known), each with its start time.
+    """Find the live processes of the command whose shell is `leader` (0 if unknown), each with its start time.
 
-    They are its process group, its descendants, those of `known` (an earlier answer), and whatever carries `mark`
+    These are its process group, its descendants, those in `known` (an earlier result), and every process with `mark`
     (`NAME=value`, or the start of it) in its environment. The mark also finds a daemon that left the group and whose
-    parents are gone. `on_sight` gets each that is not found as a descendant the moment it is read, the youngest first:
-    in a chain of processes that fork and end each lives for milliseconds.
+    ancestors have ended. `on_sight` is called immediately with each that is not found only as a descendant, youngest
+    first, because in a chain of forking processes each lives only for milliseconds.
     """
     table: dict[int, ProcessEntry] = {}
     members: set[int] = set()
@@ -122,7 +123,7 @@ def tree_members(
 
 
 def descendants(pid: int) -> dict[int, ProcessEntry]:
-    """The children of `pid`, theirs, and so on, with zombies. One look may miss one that just lost its parent."""
+    """Return all descendants of `pid`, including zombies. A process that just lost its parent may be missed."""
     if children_are_listed():
         return _descendants_listed(pid)
     table = {entry.pid: entry for entry in _processes()}
@@ -133,8 +134,8 @@ def descendants(pid: int) -> dict[int, ProcessEntry]:
 
 @functools.cache
 def children_are_listed() -> bool:
-    """True if the kernel shows who the children of a process are (CONFIG_PROC_CHILDREN): a tenth of what a look at the
-    whole table costs, and it does not grow with what else the machine runs."""
+    """True if the kernel lists the children of a process (CONFIG_PROC_CHILDREN). That costs a tenth of reading the
+    whole process table, and does not grow with other processes."""
     return os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 
 
@@ -151,10 +152,10 @@ def _descendants_listed(pid: int) -> dict[int, ProcessEntry]:
 
 
 def _children(pid: int) -> list[int]:
-    """Each thread has its own."""
+    """Return the children of a process, which the kernel lists by thread."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:  # ended meanwhile
+    except OSError:  # it has ended
         return []
     return [int(child) for thread in threads for child in _read(f"/proc/{pid}/task/{thread}/children").split()]
 
@@ -171,8 +172,8 @@ def _add_descendants(members: set[int], table: Mapping[int, ProcessEntry]) -> No
 
 
 def adopt_orphans(*, adopt: bool = True) -> bool:
-    """Become the parent of descendants whose own parent ends, from now on, or no longer: what leaves its session and
-    its group stays a descendant. Linux only; False where the system has no such thing."""
+    """Become the parent of orphaned descendants from now on (or, with `adopt` false, stop that), so that a process that
+    leaves its session and its group remains a descendant. Linux only; returns False on other systems."""
     if not _LINUX:
         return False
     import ctypes
@@ -181,19 +182,19 @@ def adopt_orphans(*, adopt: bool = True) -> bool:
 
 
 def reap(pid: int) -> None:
-    """Let go of a child that has ended, if it has, and nobody did so before."""
+    """Reap a child if it has ended and was not reaped before."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
 
 def parse_ps(text: str) -> list[ProcessEntry]:
-    """Rows of `ps -axo pid=,ppid=,pgid=,state=`: what a system without /proc (macOS) can show."""
+    """Parse `ps -axo pid=,ppid=,pgid=,state=`, for systems without /proc (macOS)."""
     rows = (line.split() for line in text.splitlines())
     return [ProcessEntry(int(pid), int(above), int(group), state[0] != "Z") for pid, above, group, state in rows]
 
 
 def _processes() -> Iterator[ProcessEntry]:
-    """The process table, the youngest first."""
+    """Yield the process table, youngest first (on Linux)."""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -208,25 +209,26 @@ def _processes() -> Iterator[ProcessEntry]:
 
 
 def youngest_first(pids: list[int], loadavg: bytes) -> list[int]:
-    """Process ids by their age. The last field of /proc/loadavg is the one given last; numbers start again when they
-    are used up, so that larger ones are older than all others."""
+    """Sort PIDs by age. The last field of /proc/loadavg is the most recent PID; PIDs wrap around, so larger ones are
+    older than all others."""
     last = int(loadavg.rpartition(b" ")[2] or 0)
     return sorted(pids, key=lambda pid: (pid <= last, pid), reverse=True)
 
 
 def look_up() -> Callable[[int], ProcessEntry | None]:
-    """A function that gives the row of a process, or None; of a table read once, where that is all the system has."""
+    """Return a function that returns the row of a process, or None. On systems without /proc it uses a table that is
+    read once."""
     if _LINUX:
         return entry_of
     return {entry.pid: entry for entry in _processes()}.get
 
 
 def entry_of(pid: int) -> ProcessEntry | None:
-    """The row of one process, None where there is none."""
+    """Return the row of one process, None if there is none."""
     stat = _read(f"/proc/{pid}/stat")
     if not stat:
         return None
-    fields = stat[stat.rindex(b")") + 2 :].split()  # the name before it may hold anything
+    fields = stat[stat.rindex(b")") + 2 :].split()  # the name before it may contain anything
     return ProcessEntry(pid, int(fields[1]), int(fields[2]), fields[0] not in (b"Z", b"X"), int(fields[19]))
 
 
@@ -239,5 +241,5 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()
-    except OSError:  # ended meanwhile, or another user's
+    except OSError:  # it has ended, or is another user's
         return b""

@@ -1,7 +1,7 @@
-"""A filter of system calls, as a program of the kernel's packet filter (BPF): built here, purely, and installed.
+"""Build and install a seccomp filter of system calls, a BPF program.
 
-The kernel runs it once for each call that depends on no argument and remembers what it allows so (since 5.11): only the
-calls that are looked into cost anything.
+For calls that are allowed regardless of arguments, the kernel (since 5.11) caches the result, so only the calls in
+`LOOKED_INTO` cost time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from typing import Final, Literal
 
     Network = Literal["closed", "supervised", "open"]
-    """`closed`: no internet sockets, and no connection. `supervised`: each connection, each port, and each
-    socket that is refused waits for an answer of the process that holds the filter's descriptor. `open`: TCP and UDP;
-    where the filter has a descriptor, connections and the addresses of datagrams wait for an answer, too."""
+    """`closed`: no internet sockets and no connections. `supervised`: each connection, each port, and each socket that
+    is not allowed waits for an answer of the process that has the filter's listener. `open`: TCP and UDP; if the filter
+    has a listener, connections and the addresses of datagrams also wait for an answer."""
 
 _ALLOW: Final = 0x7FFF0000
 _ERRNO: Final = 0x00050000
@@ -57,15 +57,14 @@ _SET_MODE_FILTER: Final = 1
 _NEW_LISTENER: Final = 1 << 3
 _WAIT_KILLABLE: Final = 1 << 5
 
-# Refused where an argument (its index) has one of these values.
+# Denied if an argument (its index) has one of these values.
 _VALUES: Final[Mapping[str, tuple[int, tuple[int, ...]]]] = {
     "ioctl": (1, (_TIOCSTI, _TIOCLINUX)),
     "fcntl": (1, (_SET_LEASE, _NOTIFY_OF_CHANGES)),
     "setpriority": (0, (_PRIORITY_OF_USER,)),
     "ioprio_set": (0, (_IO_PRIORITY_OF_USER,)),
 }
-# Refused where an argument has one of these bits: new namespaces, a program that runs with its owner's rights, and
-# sending that connects.
+# Denied if an argument has one of these bits: new namespaces, set-user-id modes, and sending that connects.
 _BITS: Final[Mapping[str, tuple[int, int]]] = {
     "clone": (0, _NEW_NAMESPACES),
     "chmod": (1, _SET_USER_ID),
@@ -79,12 +78,12 @@ _BITS: Final[Mapping[str, tuple[int, int]]] = {
     "sendmsg": (2, _FAST_OPEN),
     "sendmmsg": (3, _FAST_OPEN),
 }
-# Where the flags are, and the mode of a file that they may make; the kernel passes over the mode of one that is there.
+# The indices of the flags and of the mode of a new file; the kernel ignores the mode if the file exists.
 _OPENS: Final[Mapping[str, tuple[int, int]]] = {"open": (1, 2), "openat": (2, 3)}
 _COLUMN: Final = {"x86_64": 0, "aarch64": 1}
 
 Instruction = tuple[int, int, int, int]
-"""Operation, how many are skipped if true, and if false, value."""
+"""Operation, instructions to skip if true, instructions to skip if false, value."""
 
 
 _ALLOWED: Instruction = (_RETURN, 0, 0, _ALLOW)
@@ -92,7 +91,8 @@ _ASKED: Instruction = (_RETURN, 0, 0, _NOTIFY)
 
 
 class Filter(NamedTuple):
-    """A filter to build: for which architecture, how the network is restricted, and whether a supervisor is asked."""
+    """The parameters of a filter: the architecture, the network access, and whether it has a listener for a
+    supervisor."""
 
     machine: str
     network: Network
@@ -100,7 +100,7 @@ class Filter(NamedTuple):
 
 
 def numbers_of(machine: str) -> dict[int, str]:
-    """The calls that are asked about, by their numbers."""
+    """Return the names of the calls in `LOOKED_INTO`, by number."""
     column = _COLUMN[machine]
     return {both[column]: name for name, both in LOOKED_INTO.items()}
 
@@ -109,8 +109,8 @@ _BUILT: dict[Filter, bytes] = {}
 
 
 def program(wanted: Filter) -> bytes:
-    """The filter's instructions, built once in a process. What is neither refused nor looked into is allowed; calls of
-    another architecture, such as 32-bit ones, are refused. Raises KeyError for an unknown machine."""
+    """Return the filter's instructions, built once per process. Calls in none of the tables are allowed; calls of
+    another architecture, such as 32-bit ones, are denied. Raises KeyError for an unknown machine."""
     if wanted not in _BUILT:
         _BUILT[wanted] = _build(wanted)
     return _BUILT[wanted]
@@ -139,8 +139,8 @@ def _build(wanted: Filter) -> bytes:
 
 
 def install(instructions: bytes, *, with_listener: bool) -> int | None:
-    """Put the filter on this thread, for good; privileges must have been forbidden before. The descriptor that asks,
-    where one is wanted. Raises OSError: EBUSY where another filter of this thread has such a descriptor already."""
+    """Install the filter on this thread for good; `forbid_new_privileges` must have been called before. Returns the
+    listener if one is wanted. Raises OSError, EBUSY if another filter of this thread already has a listener."""
     known = linux_calls.NUMBERS[linux_calls.machine()]
     held = ctypes.create_string_buffer(instructions, len(instructions))
     argument = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(held))
@@ -148,7 +148,7 @@ def install(instructions: bytes, *, with_listener: bool) -> int | None:
         linux_calls.call(known.seccomp, _SET_MODE_FILTER, 0, argument)
         return None
     try:
-        # A signal would have the program ask again about a connection that has been made: Go's runtime sends many.
+        # Otherwise a signal (Go's runtime sends many) would restart the question of a connection that was already made.
         return linux_calls.call(known.seccomp, _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE, argument)
     except OSError as error:
         if error.errno != errno.EINVAL:  # a kernel before 5.19
@@ -169,7 +169,7 @@ def _if_call(number: int, block: list[Instruction]) -> list[Instruction]:
 
 
 def _block(name: str, wanted: Filter) -> list[Instruction]:
-    """The instructions for one call that is looked into, which end in an answer; none where it is allowed."""
+    """Return the instructions for one call in `LOOKED_INTO`, which end in a result; none if it is allowed."""
     refuse = _refuse(errno.EPERM)
     if name in _VALUES:
         index, values = _VALUES[name]
@@ -182,7 +182,7 @@ def _block(name: str, wanted: Filter) -> list[Instruction]:
         flags, mode = _OPENS[name]
         made = [_argument(mode), (_HAS_BIT, 0, 1, _SET_USER_OR_GROUP_ID), refuse]
         return [_argument(flags), (_HAS_BIT, 0, len(made), _MAKES_A_FILE), *made, _ALLOWED]
-    if name == "prlimit64":  # another process's limits may be read
+    if name == "prlimit64":  # limits of other processes may only be read
         return [
             *(_argument(0), (_EQUAL, 4, 0, 0)),
             *(_argument(2), (_EQUAL, 0, 3, 0)),
@@ -201,9 +201,9 @@ def _socket_error(wanted: Filter) -> Instruction:
 
 
 def _socket(wanted: Filter) -> list[Instruction]:
-    """Streams between processes, and TCP where it is not closed, and UDP where it is open. A datagram socket of the
-    unix family sends to any other without connecting, so there is none. The kernel says by netlink which interfaces and
-    routes there are (`getifaddrs`); to change one takes a capability that no command has."""
+    """Allow unix stream sockets, TCP unless the network is closed, and UDP if it is open. Unix datagram sockets are not
+    allowed, because they can send to any other without connecting. Netlink lists interfaces and routes (`getifaddrs`);
+    changing them takes a capability that no command has."""
     refused = _socket_error(wanted)
     kind = [_argument(1), (_AND, 0, 0, _TYPE_BITS)]
     unix = [*kind, (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET), _ALLOWED, refused]
@@ -225,15 +225,15 @@ def _socket(wanted: Filter) -> list[Instruction]:
 
 
 def _socketpair(wanted: Filter) -> list[Instruction]:
-    """Of the unix family the kernel makes a datagram socket of a raw one, too: only what cannot send to others."""
+    """Allow only unix types that cannot send to others: for a raw one the kernel makes a datagram socket."""
     refused = _socket_error(wanted)
     kind = [_argument(1), (_AND, 0, 0, _TYPE_BITS), (_EQUAL, 1, 0, _STREAM), (_EQUAL, 0, 1, _SEQPACKET)]
     return [*(_argument(0), (_EQUAL, 1, 0, _UNIX), refused), *kind, _ALLOWED, refused]
 
 
 def _sending(name: str, wanted: Filter) -> list[Instruction]:
-    """Rules for sending: data without an address goes where its socket is connected to. Where datagrams may go
-    anywhere, where they go is asked; a message has its address in memory, which a filter cannot read."""
+    """Rules for sending. Data without an address goes where its socket is connected to. If the network is open, the
+    supervisor decides on the addresses of datagrams; that of a message is in memory, which a filter cannot read."""
     if not name.startswith("send") or wanted.network != "open" or not wanted.has_listener:
         return [_ALLOWED]
     if name != "sendto":
@@ -242,14 +242,15 @@ def _sending(name: str, wanted: Filter) -> list[Instruction]:
 
 
 def _connecting(name: str, wanted: Filter) -> list[Instruction]:
-    """connect, bind, listen. Where nobody can be asked, where a connection would go cannot be told."""
+    """Rules for connect, bind and listen. Without a supervisor the target of a connection is unknown, so `connect` is
+    denied unless the network is open."""
     if wanted.has_listener:
         return [_ASKED]
     return [_refuse(errno.EACCES)] if name == "connect" and wanted.network != "open" else []
 
 
-# The system calls that a held program is kept from, and those that are looked into: their numbers on x86_64 and on
-# aarch64, -1 where there is none.
+# System calls that are denied to sandboxed programs, and those that are checked: their numbers on x86_64 and aarch64,
+# -1 if there is none.
 
 REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "ptrace": (101, 117),
@@ -303,7 +304,7 @@ REFUSED: Final[Mapping[str, tuple[int, int]]] = {
     "move_pages": (279, 239),
     "migrate_pages": (256, 238),
 }
-# Programs know what to do without these: they take the older call, whose arguments a filter can read.
+# Programs work without these: they use the older call, whose arguments a filter can read.
 MISSING: Final[Mapping[str, tuple[int, int]]] = {
     "clone3": (435, 435),
     "io_uring_setup": (425, 425),
@@ -311,7 +312,7 @@ MISSING: Final[Mapping[str, tuple[int, int]]] = {
     "io_uring_register": (427, 427),
     "openat2": (437, 437),
 }
-# Those that programs call most come first: the kernel runs through the others on its way.
+# The most frequent calls come first, because the kernel checks them in this order.
 LOOKED_INTO: Final[Mapping[str, tuple[int, int]]] = {
     "openat": (257, 56),
     "open": (2, -1),

@@ -1,4 +1,4 @@
-"""Windows: the same questions as `posix`, answered by pure functions so that they can be tested anywhere."""
+"""Windows: the same functions as in `posix`, mostly pure so that they can be tested anywhere."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _PROCESS_ROW_BYTES: Final = 568
 
 
 def give_back_large_memory() -> None:
-    """Nothing: the allocator does it itself."""
+    """Do nothing: the allocator does it itself."""
 
 
 def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> str:
-    """cmd.exe (TR 6.2); the system's own if the one named is relative or in a place `outside`, where commands write."""
+    """Return cmd.exe (TR 6.2): the one that COMSPEC names, or the system's if that is relative or in a place `outside`,
+    where commands write."""
     named = environ.get("COMSPEC", "")
     inside = [ntpath.normcase(ntpath.normpath(one)).rstrip("\\") + "\\" for one in outside]
     is_inside = ntpath.normcase(ntpath.normpath(named)).startswith(tuple(inside))
@@ -38,32 +39,33 @@ def default_shell(environ: Mapping[str, str], outside: Sequence[str] = ()) -> st
 
 
 def system_program(name: str, environ: Mapping[str, str]) -> str:
-    """The path of a program of Windows; by its bare name the current directory would come first."""
+    """Return the path of a Windows program, because its bare name would be searched in the current directory first."""
     return ntpath.join(environ.get("SYSTEMROOT") or "C:\\Windows", "System32", name)
 
 
 def shell_argv(shell: str, command: str) -> str:
-    """One command line: cmd.exe reads it raw, so no quoting of ours. /d leaves AutoRun out, /s strips one pair."""
+    """Return one command line without quoting, because cmd.exe reads it raw. /d disables AutoRun, /s strips one pair of
+    quotes."""
     return f'"{shell}" /d /s /c "{command}"'
 
 
 def kill_argv(pid: int, environ: Mapping[str, str]) -> list[str]:
-    """Ends a process and its children (TR 6.2)."""
+    """Return the command that ends a process and its children (TR 6.2)."""
     return [system_program("taskkill.exe", environ), "/T", "/F", "/PID", str(pid)]
 
 
 def descendants(pid: int) -> dict[int, ProcessEntry]:  # noqa: ARG001  as on POSIX
-    """Nothing: a Job holds them."""
+    """Return nothing: a Job contains them."""
     return {}
 
 
 def entry_of(pid: int) -> ProcessEntry | None:  # noqa: ARG001  as on POSIX
-    """Nothing: a Job holds them."""
+    """Return None: a Job contains them."""
     return None
 
 
 def look_up() -> Callable[[int], ProcessEntry | None]:
-    """A function that gives the row of a process, None where there is none."""
+    """Return a function that returns the row of a process, None if there is none."""
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
     kernel.CreateToolhelp32Snapshot.restype = ctypes.c_void_p
     snapshot = ctypes.c_void_p(kernel.CreateToolhelp32Snapshot(_SNAP_PROCESSES, 0))
@@ -79,9 +81,9 @@ def look_up() -> Callable[[int], ProcessEntry | None]:
 
 
 def table_of(rows: Iterable[bytes], in_job: AbstractSet[int], own: int) -> dict[int, ProcessEntry]:
-    """The process table by the rows of a snapshot (PROCESSENTRY32W, 64 bits). A parent that is gone stands in no table,
-    and nobody takes its place: the process counts as one without. What is `in_job` has this process, `own`, for its
-    parent, whatever has become of the one that started it."""
+    """Make the process table from the rows of a snapshot (PROCESSENTRY32W, 64 bits). Orphans are not adopted on
+    Windows, so a process whose parent has ended has none. Processes `in_job` get this process, `own`, as their parent,
+    even if the one that started them has ended."""
     parents = {}
     for row in rows:
         (pid,), (parent,) = struct.unpack_from("<I", row, 8), struct.unpack_from("<I", row, 32)
@@ -91,7 +93,7 @@ def table_of(rows: Iterable[bytes], in_job: AbstractSet[int], own: int) -> dict[
 
 
 def client_of_pipe(handle: int) -> int:
-    """The process at the other end of a named pipe. Raises OSError."""
+    """Return the PID at the other end of a named pipe. Raises OSError."""
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
     pid = ctypes.c_ulong()
     if not kernel.GetNamedPipeClientProcessId(ctypes.c_void_p(handle), ctypes.byref(pid)):
@@ -100,17 +102,17 @@ def client_of_pipe(handle: int) -> int:
 
 
 def adopt_orphans(*, adopt: bool = True) -> bool:  # noqa: ARG001  as on POSIX
-    """There are none: a Job holds every process."""
+    """Return False: a Job contains every process."""
     return False
 
 
 def reap(pid: int) -> None:
-    """Nothing to do: an ended process has no place in the table."""
+    """Do nothing: an ended process has no entry in the table."""
 
 
 class JobObject:
-    """A Job Object that ends its processes when its last handle is closed, as the end of this process does. With
-    `memory_bytes` none of them gets more. `open_ones` are those of this process."""
+    """A Job Object that ends its processes when its last handle is closed, for example when this process exits.
+    `memory_bytes` limits the memory of each process. `open_ones` are the open jobs of this process."""
 
     open_ones: ClassVar[list[JobObject]] = []
 
@@ -125,12 +127,12 @@ class JobObject:
         self.open_ones.append(self)
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
-        """Put a process that was just started into it; what it starts is in it, too."""
+        """Put a process that was just started into the job; processes that it starts are in it, too."""
         handle = int(process._handle)  # type: ignore[attr-defined]  # noqa: SLF001  the only place that has it
         self._kernel.AssignProcessToJobObject(ctypes.c_void_p(self._handle), ctypes.c_void_p(handle))
 
     def members(self) -> Sequence[int]:
-        """The processes in it."""
+        """Return the PIDs of the processes in it."""
         listed = ctypes.create_string_buffer(8 + 8 * _MOST_IN_A_JOB)
         self._kernel.QueryInformationJobObject(
             ctypes.c_void_p(self._handle), _PROCESS_IDS, listed, ctypes.c_ulong(len(listed)), None
@@ -147,7 +149,7 @@ class JobObject:
 def start_limited(
     argv: Sequence[str], *, memory_bytes: int, cpu_s: float, stdin: IO[bytes], cwd: str
 ) -> tuple[subprocess.Popen[bytes], Callable[[], None]]:
-    """See `posix.start_limited`. A job bounds the memory; the caller's own clock bounds the time."""
+    """See `posix.start_limited`. A job limits the memory; the caller must limit the time itself."""
     del cpu_s
     process = subprocess.Popen(
         list(argv),
@@ -164,8 +166,9 @@ def start_limited(
 
 
 def job_limits(pointer_bytes: int = 8, memory_bytes: int = 0) -> bytes:
-    """A JOBOBJECT_EXTENDED_LIMIT_INFORMATION with KILL_ON_JOB_CLOSE, and PROCESS_MEMORY where that is given: basic
-    limits with their flags behind two 64-bit times, six IO counters, four sizes of which the first is a process's."""
+    """Return a JOBOBJECT_EXTENDED_LIMIT_INFORMATION with KILL_ON_JOB_CLOSE, and PROCESS_MEMORY if given: basic limits
+    with their flags after two 64-bit times, six IO counters, and four sizes, of which the first is the limit per
+    process."""
     word, pad, end = ("Q", "4x", "") if pointer_bytes == 8 else ("I", "", "4x")
     flags = _KILL_ON_JOB_CLOSE | (_PROCESS_MEMORY if memory_bytes else 0)
     basic = struct.pack(f"<qqI{pad}{word}{word}I{pad}{word}II{end}", 0, 0, flags, 0, 0, 0, 0, 0, 0)
@@ -178,5 +181,5 @@ def tree_members(
     known: Mapping[int, int],  # noqa: ARG001
     on_sight: Callable[[int], None] = lambda _: None,  # noqa: ARG001
 ) -> dict[int, int]:
-    """Nothing: taskkill finds the tree itself."""
+    """Return nothing: taskkill finds the tree itself."""
     return {}

@@ -1,7 +1,7 @@
-"""Commands that run on while the session goes on: started, followed, stopped (decision 0036).
+"""Start, follow and stop commands that run in the background of a session (decision 0036).
 
-Each has one stream, stdout and stderr as they come. Its first bytes are kept as those of any command are (`Spill`), and
-the last ones in memory; what lies between is counted.
+Each has one output stream, stdout and stderr as they arrive. Its first bytes are kept like those of any command
+(`Spill`), the last ones in memory; bytes between them are only counted.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from tool_runtime.threads import DaemonPool
 
 GRACE_AT_END_S: Final = 1.0
-"""Time between SIGTERM and SIGKILL at the end of the session: a desktop waits ten seconds for everything."""
+"""Time between SIGTERM and SIGKILL at the end of the session. Short, because a desktop waits ten seconds for
+everything."""
 
 OnEnd = Callable[[CommandEnd], None]
 
 
 class OutputPiece(NamedTuple):
-    """A part of a command's output: the bytes `start` to `end` of `total`, of which the first `skipped` are kept no
-    more. `data` has no character and no escape that is cut at its end, unless nothing else is left."""
+    """A part of a command's output: the bytes `start` to `end` of `total`. `skipped` bytes before `start` are no longer
+    kept. `data` does not end inside a character or an escape sequence, unless it has nothing else."""
 
     data: bytes
     start: int
@@ -52,8 +53,8 @@ class OutputPiece(NamedTuple):
 
 
 class BackgroundCommand:
-    """One background command. `end` is None as long as it runs; `seen` is up to where its output was read, and it
-    `began` at that moment of the session's monotonic clock."""
+    """One background command. `end` is None while it runs; `seen` is the position up to which its output was read, and
+    `began` the start time on the session's monotonic clock."""
 
     def __init__(self, command_id: str, params: CommandParams, command: RunningCommand, began: float) -> None:
         self.command_id = command_id
@@ -68,33 +69,33 @@ class BackgroundCommand:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, on_end: OnEnd) -> None:
-        """Go on to the command's end; `on_end` is called once."""
+        """Follow the command to its end; `on_end` is called once."""
         self._command.connect()
         self._task = asyncio.create_task(self._follow(on_end), name=f"background {self.command_id}")
 
     def ask_to_end(self, reason: CommandReason) -> None:
-        """Have it ended, by SIGTERM first; what asked for it earlier stays the reason."""
+        """Request the end of the command, with SIGTERM first. The reason of the first request is kept."""
         if not self._asked.done():
             self._asked.set_result(reason)
 
     async def await_end(self, within_s: float | None = None) -> None:
-        """Wait for the end, for `within_s` at most. Who waits may be cancelled; the command goes on to its end."""
+        """Wait for the end, at most `within_s`. Cancelling the wait does not affect the command."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=within_s)
 
     async def kill(self) -> None:
-        """End it without any further grace."""
+        """Kill it without further grace."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
 
     @property
     def total(self) -> int:
-        """The number of bytes that it has printed."""
+        """The number of bytes printed."""
         return self._command.stdout.ends.total
 
     def read(self, start: int, limit: int) -> OutputPiece:
-        """Up to `limit` bytes of the output from byte `start` on. Raises ToolFault."""
+        """Read up to `limit` bytes of the output from byte `start`. Raises ToolFault."""
         output, total = self._command.stdout, self.total
         start = min(start, total)
         with os_faults(f"the output of {self.command_id}"):
@@ -104,14 +105,14 @@ class BackgroundCommand:
                 tail = output.ends.tail(total - start)
                 data, first = tail[:limit], total - len(tail)
         end = first + len(data)
-        if end < total or self.end is None:  # the rest of a character, or of an escape, may follow
+        if end < total or self.end is None:  # the rest of a character or an escape may follow
             characters = whole_end(data)
             data = drop_unfinished(characters) or characters or data
             end = first + len(data)
         return OutputPiece(data, start, end, total, first - start)
 
     def discard(self) -> None:
-        """Let go of the output."""
+        """Discard the output."""
         self._command.discard()
 
     async def _follow(self, on_end: OnEnd) -> None:
@@ -135,7 +136,7 @@ class BackgroundCommand:
             on_end(self.end)
 
     async def _over(self) -> CommandReason:
-        """Why the command is to end, or has, once that is so."""
+        """Wait until the command has ended or must end, and return the reason."""
         exited, asked = self._command.exit, self._asked
         ends: list[asyncio.Future[Any]] = [exited, asked]
         await asyncio.wait(ends, timeout=self._lifetime_s, return_when=asyncio.FIRST_COMPLETED)
@@ -145,8 +146,8 @@ class BackgroundCommand:
 
 
 class BackgroundCommands:
-    """The background commands of one session's process, by id: those that run, `most` at once, and as many that have
-    ended last. `before` is how many the session has had in other processes."""
+    """The background commands of one session's process, by ID: up to `most` running ones, and as many of the most
+    recently ended. `before` is the number that the session had in earlier processes."""
 
     def __init__(
         self,
@@ -168,8 +169,8 @@ class BackgroundCommands:
         self._strays: list[str] = []
 
     def start(self, params: CommandParams, sandbox: Sandbox | None = None) -> BackgroundCommand:
-        """A command that runs, held by `sandbox` where there is one; `Background.follow` has to be next. Raises
-        ToolFault where as many run as may, and where the shell cannot be started."""
+        """Start a command, in `sandbox` if there is one; call `BackgroundCommand.follow` next. Raises ToolFault if too
+        many are running or the shell cannot be started."""
         running = [one.command_id for one in self._all.values() if one.end is None]
         if len(running) >= self._most:
             named = f": stop one of {', '.join(running)} first" if running else ""
@@ -182,7 +183,7 @@ class BackgroundCommands:
         return started
 
     def get(self, command_id: str) -> BackgroundCommand:
-        """The command of this id. Raises ToolFault(INVALID_ARGUMENT), which names those that there are."""
+        """Return the command with this ID. Raises ToolFault(INVALID_ARGUMENT), which lists the existing ones."""
         found = self._all.get(command_id)
         if found is None:
             states = {one.command_id: "running" if one.end is None else one.end.note() for one in self._all.values()}
@@ -193,13 +194,14 @@ class BackgroundCommands:
         return found
 
     def forget_old(self) -> None:
-        """Let go of the output of those that ended first, where there are too many."""
+        """Drop the oldest ended commands with their output, if there are too many."""
         over = [one for one in self._all.values() if one.end is not None]
         for one in over[: max(0, len(over) - max(1, self._most))]:
             self._drop(one)
 
     async def end_all(self) -> Leftovers:
-        """End those that run, and what else they have left, which is counted; a guard sees to that if there is one."""
+        """End the running commands, and kill and count their leftover processes. A guard, if there is one, does the
+        latter instead."""
         running = [one for one in self._all.values() if one.end is None]
         for one in running:
             one.ask_to_end("session_ended")
@@ -217,30 +219,30 @@ class BackgroundCommands:
         del self._all[one.command_id]
 
 
-# A program that runs on while the session does, and is talked to in lines over its standard streams.
+# A program that runs during the session and exchanges lines over its standard streams.
 #
-# It is started without a shell, under the guard that ends all that commands start, and its lines have a bound. Threads
-# move the bytes: that is the same on every system, and a program that prints faster than it is read waits. What it
-# prints to stderr is kept as far as its last bytes, to say why it ended.
+# It is started without a shell, under the guard, and its lines have a maximum length. Threads move the bytes, which
+# works on every system, and blocks a program that prints faster than it is read. The last bytes of stderr are kept, to
+# explain its end.
 
 _AHEAD: Final = 8
-"""Lines that are read before somebody takes the first."""
+"""Lines that are read ahead of the consumer."""
 _STDERR_BYTES: Final = 8 * 1024
 _MAX_DENIALS: Final = 5
 _ERROR: Final = r"(?i)(?:error|exception)\b[^:]{0,80}: \S"
-"""As most languages end a program; what some print behind it says less."""
+"""The final error line of most languages; lines that some print after it are less useful."""
 _GRACE_S: Final = 2.0
 _IDLE_GRACE_S: Final = 0.2
-"""Of one that was not given any work."""
+"""Grace for a program that was not given any work."""
 
 
 class ProgramLineTooLong(Exception):
-    """The program printed a line beyond the bound."""
+    """The program printed a line longer than the maximum."""
 
 
 class ServerProcess(MarkedProgram):
-    """One such program, started as it is made. Its user sets `has_worked` when it has been given work: it may
-    have something to finish then. Raises ToolFault where it cannot be started."""
+    """A program for line exchange, started by the constructor. Its user sets `has_worked` when it was given work,
+    because it may then need time to finish. Raises ToolFault if it cannot be started."""
 
     def __init__(
         self, params: ServerParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
@@ -254,7 +256,7 @@ class ServerProcess(MarkedProgram):
         self._last_words = b""
         self._closing = self._by_itself = self._has_spoken = self.has_worked = False
         self.has_ended = False
-        """True if its output has come to its end."""
+        """True after the end of its output."""
         self._denials: list[Denial] = []
         if sandbox is not None and params.scope is not None:
             _refuse_missing(params)
@@ -268,7 +270,7 @@ class ServerProcess(MarkedProgram):
             threading.Thread(target=work, name=f"server-{work.__name__}", daemon=True).start()
 
     async def read_line(self) -> bytes:
-        """The next line with its end; empty at the end of the output. Raises ProgramLineTooLong."""
+        """Return the next line with its line end; empty at the end of the output. Raises ProgramLineTooLong."""
         line = await self._lines.get()
         self._room.release()
         self._has_spoken = True
@@ -277,12 +279,12 @@ class ServerProcess(MarkedProgram):
         return line
 
     def write(self, data: bytes) -> None:
-        """Have the program read `data`, after what was written before. One that has ended reads nothing."""
+        """Queue `data` for the program's stdin. Ignored if the program has ended."""
         self._to_write.put(data)
 
     @property
     def ending(self) -> str:
-        """A note on its end, if it came before anybody ended it; else empty."""
+        """A note on its end if it ended by itself; else empty."""
         if not self._by_itself:
             return ""
         code = self._process.returncode
@@ -290,14 +292,14 @@ class ServerProcess(MarkedProgram):
 
     @property
     def last_words(self) -> str:
-        """The last line that it printed to stderr, of an error where there is one; empty where it printed none."""
+        """The last error line that it printed to stderr, else its last line; empty if it printed none."""
         lines = self._last_words.decode("utf-8", "replace").strip().splitlines()
         errors = [line.strip() for line in lines if re.search(_ERROR, line)]
         return errors[-1] if errors else lines[-1] if lines else ""
 
     def refusals(self, said: str | None = None) -> tuple[str, ...]:
-        """Describe the denials of its sandbox, each in a line, the first few: by what it `said` of a failure, by
-        default to stderr, and by what was seen of hosts and sockets since this was asked last."""
+        """Describe the first few denials of its sandbox, one line each: those found in its error text `said` (stderr by
+        default), and those of hosts and sockets reported since the last call."""
         scope = self._params.scope
         if self._held is None or scope is None:
             return ()
@@ -311,16 +313,16 @@ class ServerProcess(MarkedProgram):
             self._denials.append(denial)
 
     async def aclose(self) -> None:
-        """Close its input, and end it and what it has started, where it does not end by itself. One that has not had
-        any work gets little time for it, and one that has not said anything yet none."""
+        """Close its input, and kill it and its children if it does not exit by itself. It gets little time if it has
+        had no work, and none if it has not printed a line yet."""
         if self._closing:
             return
         self._closing = True
         self._to_write.put(None)
-        self._room.release(1 << 20)  # it may be waiting for somebody to read what it prints
+        self._room.release(1 << 20)  # the reading thread may be waiting for the consumer
         ending = asyncio.ensure_future(self._pool.run(self._end))
         cancelled: asyncio.CancelledError | None = None
-        while not ending.done():  # who is cancelled meanwhile has it ended all the same
+        while not ending.done():  # it is ended even if this is cancelled
             try:
                 await asyncio.wait([ending])
             except asyncio.CancelledError as error:
@@ -330,7 +332,7 @@ class ServerProcess(MarkedProgram):
             raise cancelled
 
     def _end(self) -> None:
-        with suppress(subprocess.TimeoutExpired, ChildProcessError):  # somebody has reaped it
+        with suppress(subprocess.TimeoutExpired, ChildProcessError):  # it was reaped already
             self._wait(_GRACE_S if self.has_worked else _IDLE_GRACE_S if self._has_spoken else 0)
         if WINDOWS:
             self._process.kill()
@@ -346,7 +348,7 @@ class ServerProcess(MarkedProgram):
                     pipe.close()
 
     def _wait(self, within_s: float) -> None:
-        """Until it has ended, without reaping it: its number stays its own until the guard lets go of it."""
+        """Wait until it has ended, without reaping it, so that its PID is not reused before the guard releases it."""
         if WINDOWS or not hasattr(os, "waitid"):
             self._process.wait(within_s)
             return
@@ -383,7 +385,7 @@ class ServerProcess(MarkedProgram):
             while (data := self._to_write.get()) is not None:
                 pipe.write(data)
                 pipe.flush()
-        except (OSError, ValueError):  # it has ended: the reader sees that
+        except (OSError, ValueError):  # it has ended; the reader notices
             pass
         with suppress(OSError):
             pipe.close()
@@ -395,7 +397,7 @@ class ServerProcess(MarkedProgram):
 
 
 def _refuse_missing(params: ServerParams) -> None:
-    """Raises ToolFault for a program that is not there: a sandbox starts itself, and would not say so."""
+    """Raise ToolFault for a missing or non-executable program, which a start in the sandbox would not report."""
     program = params.argv[0]
     is_file = os.path.isabs(program) and os.path.isfile(program)  # a relative one would be the workspace's
     if not (is_file and os.access(program, os.X_OK)):

@@ -1,7 +1,8 @@
-"""One shell command (TR 4.4): spawn, feed, collect, time out, end the whole tree.
+"""Run one shell command (TR 4.4): spawn, feed, collect, time out, end the whole tree.
 
-Memory is bounded whatever the command prints, and a chunk costs time in its own length. Children are started with
-`subprocess.Popen` (vfork) and watched by pidfd on the event loop: asyncio's own child watcher costs a thread a process.
+Memory is bounded regardless of the output, and a chunk takes time proportional to its length. Children are started with
+`subprocess.Popen` (vfork) and watched by pidfd on the event loop, because asyncio's child watcher uses a thread per
+process.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
     from tool_runtime.tool import StreamName
 
     StartCommand = Callable[["CommandParams", DaemonPool, ProcessGuard | None, Sandbox | None], "RunningCommand"]
-    """Starts commands; that of this machine is `LocalCommand`. Raises ToolFault where the shell cannot be started."""
+    """Starts a command, on this machine by `LocalCommand`. Raises ToolFault if the shell cannot be started."""
 
 MARK_NAME: Final = "AGENT_HOST_CALL_MARK"
-"""Environment variable that every process of a command inherits; how strays are found when the tree is ended."""
+"""Environment variable that every process of a command inherits; it identifies strays when the tree is ended."""
 _SEARCHED_BYTES: Final = 64 * 1024
-"""Of each stream so much is searched for refusals, from both of its ends."""
+"""Bytes of each stream, from both ends together, that are searched for denials."""
 
 
 class CommandParams(NamedTuple):
-    """`argv` as the platform's `shell_argv` gives it; `cwd` is an existing directory; sizes are bytes. `mark` is
-    unique to the call, and the same for a process that asks after a crash what is left of it. Without `timeout_s` the
-    command may run as long as it likes. Of all streams together `artifact_max_bytes` are kept; `buffer_bytes` of each
-    are held in memory, and what is longer in a file in `spool_directory` (see `Spill`). `one_stream`: stdout takes what
-    is printed to stderr as well, as it comes. `scope` is what a sandbox holds the command to, where there is one."""
+    """`argv` is a result of the platform's `shell_argv`; `cwd` is an existing directory; sizes are bytes. `mark` is
+    unique to the call, and identifies its leftovers after a crash. Without `timeout_s` there is no timeout.
+    `artifact_max_bytes` is the maximum kept of all streams together; `buffer_bytes` of each stream are in memory, and
+    longer output in a file in `spool_directory` (see `Spill`). With `one_stream` stdout also gets the stderr output, in
+    order of arrival. `scope` is the sandbox's scope for the command, if there is a sandbox."""
 
     argv: list[str] | str
     cwd: str
@@ -67,8 +68,8 @@ class CommandParams(NamedTuple):
 
 
 class Captured:
-    """One output stream: `ends` is its head and tail, `spill` all of it as far as there is `room`. What is shown of it
-    is what a terminal would show. One stream for both is read piece by piece, and not shown."""
+    """One output stream: `ends` is its head and tail, `spill` all of it as far as there is `room`. It is also rendered
+    as a terminal would show it, except with `one_stream`, which is read in pieces."""
 
     def __init__(self, params: CommandParams, name: StreamName, room: SpillRoom) -> None:
         self.ends = HeadTail(params.max_output_bytes)
@@ -80,12 +81,12 @@ class Captured:
             self._shown = ShownEnds(params.max_output_bytes, FIRST_BYTES)
 
     def rewritten(self) -> tuple[int, bool]:
-        """The number of characters that were drawn over or erased, which are not shown; and whether that is all, once
-        the stream is over: the middle of a very long one is not looked at."""
+        """Return the number of characters that were overwritten or erased, and so are not shown. Also return true if
+        the count is complete at the end of the stream; the middle of a very long one is not examined."""
         return (0, True) if self._shown is None else (self._shown.rewritten, self._shown.is_whole)
 
     def take(self, chunk: bytes) -> None:
-        """The next bytes."""
+        """Add the next bytes."""
         if self._shown is not None:
             self._shown.add(chunk)
         self.ends.add(chunk)
@@ -94,13 +95,14 @@ class Captured:
             self._on_output(self._name, chunk)
 
     def rendered(self) -> HeadTail:
-        """Head and tail of what a terminal would show, once the stream is over."""
+        """Return head and tail of the stream as a terminal would show it; call it after the end of the stream."""
         return self.ends if self._shown is None else self._shown.end()
 
 
 class CommandOutcome(NamedTuple):
-    """`exit_code` is 128 plus the signal's number for a shell that a signal ended. `left` is what became of the tree
-    where it was ended, `denials` what a sandbox refused, and `refused` the lines that tell of it."""
+    """The result of a command. `exit_code` is 128 plus the signal number if a signal ended the shell. `left` counts
+    processes that were killed or survived it, `denials` are those of the sandbox, and `refused` is their text for the
+    result."""
 
     exit_code: int
     timed_out: bool
@@ -112,8 +114,8 @@ class CommandOutcome(NamedTuple):
 
 
 class RunningCommand(Protocol):
-    """A command that has been started; `connect` has to follow, and `close` in the end. `exit` is done when the shell
-    is; its children may not be. It is to be waited for, and not to be cancelled."""
+    """A started command; call `connect` next and `close` at the end. `exit` is done when the shell has exited; its
+    children may still run. It must not be cancelled."""
 
     stdout: Captured
     stderr: Captured
@@ -123,30 +125,30 @@ class RunningCommand(Protocol):
         """Watch the child and its pipes on the running loop."""
 
     async def drain(self) -> None:
-        """Wait until the pipes are at their ends, for `drain_s` at most."""
+        """Wait for the ends of the pipes, at most `drain_s`."""
 
     async def end(self) -> Leftovers:
-        """Ask the tree to end, then make it. A cancellation skips the rest of the grace, and the next one the wait for
-        the kill, which goes on in its thread."""
+        """Send SIGTERM to the tree, then kill it. A cancellation skips the rest of the grace; another one skips the
+        wait for the kill, which continues in its thread."""
 
     async def kill(self) -> Leftovers:
-        """End the tree without asking."""
+        """Kill the tree without grace."""
 
     async def count_left(self) -> int:
-        """The number of processes of the command, before `close`; 0 if nobody can tell (Windows)."""
+        """Return the number of live processes of the command, before `close`; 0 on Windows, where it is unknown."""
 
     def close(self) -> None:
         """Release pipes and watches and reap the shell."""
 
     def discard(self) -> None:
-        """Let go of what was printed."""
+        """Discard the output."""
 
     def exit_code(self) -> int:
-        """As a shell would report it."""
+        """Return the exit code as a shell would report it."""
 
     def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
-        """Return the denials of the sandbox, once the command is over, by itself or because it `was_ended`. Where the
-        command succeeded only what somebody saw who was asked."""
+        """Return the denials of the sandbox after the command has ended, by itself or because it `was_ended`. If the
+        command succeeded, only changes of guarded places are returned."""
 
 
 async def run_command(
@@ -156,11 +158,11 @@ async def run_command(
     guard: ProcessGuard | None = None,
     sandbox: Sandbox | None = None,
 ) -> CommandOutcome:
-    """Run to the end or the time-out what `start` starts; raises ToolFault when the shell cannot be started. `guard`,
-    where there is one, sees to what the command leaves behind, `sandbox` to what it may do.
+    """Start a command by `start` and run it to its end or timeout. Raises ToolFault if the shell cannot be started.
+    `guard`, if given, ends leftover processes; `sandbox`, if given, restricts the command.
 
-    Cancelling ends the process tree first; cancelling once more skips the grace. A background child that holds the
-    pipes when the shell is done is left running, and what it prints more than `drain_s` later is not waited for.
+    Cancelling ends the process tree first; cancelling again skips the grace. A background child that keeps the pipes
+    open after the shell's exit continues to run; output that it prints more than `drain_s` later is lost.
     """
     if sandbox is not None and params.scope is not None:
         await sandbox.look_around(params.scope)
@@ -179,7 +181,7 @@ async def run_command(
     except asyncio.CancelledError:
         try:
             left = await command.end()
-            if left.running and params.on_output is not None:  # the result will say no more than that it was ended
+            if left.running and params.on_output is not None:  # the result will not mention them
                 params.on_output("stderr", f"[{left.note()}]\n".encode())
         finally:
             command.discard()
@@ -192,12 +194,12 @@ async def run_command(
 
 
 async def end_leftovers(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
-    """Kill what is still running of the commands with these marks, whose host died or which may have left their
+    """Kill the remaining processes of the commands with these marks, whose host died or which may have left their
     sessions.
 
-    They would go on having effects after the call has been reported as interrupted. Found by the mark in their
-    environment, which Linux shows; elsewhere nobody is found. Takes 0.2 s where there is nothing: one empty look may
-    fall between two generations of what keeps forking.
+    Otherwise they would continue to have effects after the call was reported as interrupted. They are found by the mark
+    in their environment, which only Linux shows. Takes 0.2 s even if there are none, because one empty look may fall
+    between two generations of a forking process.
     """
     if WINDOWS or not marks:
         return NOBODY
@@ -211,7 +213,7 @@ async def end_leftovers(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
 
 class ServerParams(NamedTuple):
     """`argv` is the program with its arguments, `cwd` an existing directory, `mark` unique to the program. A line of
-    its output has at most `max_line_bytes`. `scope` is what the session's sandbox holds it to."""
+    its output has at most `max_line_bytes`. `scope` is the session sandbox's scope for it."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -222,15 +224,15 @@ class ServerParams(NamedTuple):
 
 
 class MarkedProgram:
-    """A program in a session of its own, under the guard and the sandbox if there are any. What it starts is found by a
-    mark in the environment, also where it has left the session."""
+    """A program in a process session of its own, under the guard and in the sandbox if there are any. Its descendants
+    are found by a mark in the environment, even if they left the session."""
 
     def __init__(
         self, program: CommandParams | ServerParams, guard: ProcessGuard | None, sandbox: Sandbox | None
     ) -> None:
         self._program = program
         self._guard = guard
-        # What this process started is distinguished from what another one did for a call of the same name.
+        # The random part distinguishes processes started by this host from those of another one for the same call.
         self._value = f"{program.mark}#{os.urandom(8).hex()}"
         self._mark = f"{MARK_NAME}={self._value}"
         self._known: dict[int, int] = {}
@@ -265,7 +267,7 @@ class MarkedProgram:
         self._process = start() if guard is None else guard.start(start, self._mark)
 
     def _release(self) -> None:
-        """The program has ended, or is no longer waited for."""
+        """Release the guard and the sandbox after the program has ended or was abandoned."""
         if self._guard is None:
             self._process.poll()
         else:
@@ -280,7 +282,7 @@ class MarkedProgram:
 
 
 class LocalCommand(MarkedProgram):
-    """See RunningCommand: one that is processes of this machine. Raises ToolFault where the shell cannot be started."""
+    """A RunningCommand on this machine. Raises ToolFault if the shell cannot be started."""
 
     def __init__(
         self, params: CommandParams, pool: DaemonPool, guard: ProcessGuard | None, sandbox: Sandbox | None = None
@@ -345,7 +347,7 @@ class LocalCommand(MarkedProgram):
     def exit_code(self) -> int:
         """See RunningCommand."""
         code = self._process.returncode
-        if code is None:  # killed, and not gone yet
+        if code is None:  # killed, but not reaped yet
             return 128 + 9
         return 128 - code if code < 0 else code
 
@@ -357,7 +359,7 @@ class LocalCommand(MarkedProgram):
         return self._held.finish(self.exit_code(), b"\n".join(printed), was_ended=was_ended)
 
     def _report_denial(self, denial: Denial) -> None:
-        """Tell of a refusal as it happens, from any thread: a program may go on trying for minutes."""
+        """Print a denial immediately, from any thread, because a program may keep retrying for minutes."""
         line = f"[sandbox: {denial.note()}]\n".encode("utf-8", "replace")
         on_output = self._params.on_output
         if self._params.one_stream:
@@ -396,7 +398,8 @@ class LocalCommand(MarkedProgram):
         return self._find(self._process.pid, lambda _: None).keys()
 
     def _signal(self, members: Collection[int], number: signal.Signals) -> None:
-        """Once to each: the group in one go, because it may be forking, then those that have left it."""
+        """Signal each member once: first the group as a whole, because it may be forking, then members outside of
+        it."""
         group = self._process.pid
         outside = []
         for pid in members:
@@ -410,7 +413,7 @@ class LocalCommand(MarkedProgram):
                 os.kill(pid, number)
 
 
-# What a command was refused, as its result tells it.
+# Denials of a command, as part of its result.
 
 _MAX_TOLD: Final = 10
 _ASK: Final = (
@@ -420,8 +423,8 @@ _ASK: Final = (
 
 
 def report(denials: Sequence[Denial], scope: CommandScope) -> str:
-    """Lines for the model: what `scope` refused, what it lets commands write, and how to ask for more; empty where
-    nothing was refused. Not more than ten refusals are named."""
+    """Return lines for the model: up to ten denials, the places that `scope` lets commands write, and how to request
+    more. Empty if there are no denials."""
     if not denials:
         return ""
     lines = ["--- sandbox ---", *(denial.note() for denial in denials[:_MAX_TOLD])]

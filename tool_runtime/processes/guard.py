@@ -1,9 +1,9 @@
-"""Processes that commands start end with this process, however it ends.
+"""End the processes that commands start when this process ends, even if it crashes.
 
-While a command runs this process adopts orphans, so that what leaves its session, its group and its environment behind
-is a descendant all the same; where the machine delegates a control group, commands have one of their own. A thread
-tells a watcher, a small process of its own, which processes that are. When the host is killed the pipe between them
-ends, and the watcher kills them. At an orderly end the host does so itself.
+This process adopts orphans, so that a process that leaves its session, its group and its environment is still a
+descendant. If the machine delegates a control group, commands get one of their own. A thread reports the processes to
+the orphan reaper, a small separate process. If the host is killed, the pipe between them closes, and the reaper kills
+them. At an orderly end the host does so itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tool_runtime.platform.posix import ProcessEntry
 
 TICK_S: Final = 0.25
-"""Maximum age of the watcher's view; a process that lived for a second is known."""
+"""Maximum age of the reaper's information, so that a process that lived for a second is known."""
 _REAPER: Final = os.path.join(os.path.dirname(__file__), "orphan_reaper.py")
 _PATIENCE_S: Final = 1.0
 _MAX_MARKS: Final = 64
@@ -40,7 +40,8 @@ _LEFT = "(setsid env -i sh -c 'echo $$; exec sleep 60' &) ; sleep 60"
 
 
 class ProcessGuard:
-    """For one host process, whose every descendant it takes for its own. Safe to use from its event loop."""
+    """The guard of one host process, which treats every descendant as a command's process. Safe to use from its event
+    loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,13 +54,13 @@ class ProcessGuard:
         self._backoff = Backoff()
         self._reported = b""
         self.has_reported = False
-        """True if the watcher process has what it needs to end what commands have left running."""
+        """True if the reaper has the information to end the processes of commands."""
         self._known: dict[int, int] = {}
         self._cgroup: str | None = None
         self._job: windows.JobObject | None = None
 
     def start(self, start: Callable[[], subprocess.Popen[bytes]], mark: str) -> subprocess.Popen[bytes]:
-        """The process that `start` starts, under guard, with `mark` (`NAME=value`) in its environment."""
+        """Start a process by `start` and guard it; it has `mark` (`NAME=value`) in its environment."""
         if WINDOWS:
             self._job = self._job or windows.JobObject()
             process = start()
@@ -70,10 +71,10 @@ class ProcessGuard:
             self._cgroup = make_group(f"agent-host-{os.getpid()}")
             self._thread = threading.Thread(target=self._run, name="process-guard", daemon=True)
             self._thread.start()
-        with self._lock:  # between the two nobody may reap it
+        with self._lock:  # so that the thread does not reap it in between
             process = start()
             if self._cgroup is not None:
-                # What it starts from then on is in the group, too. One that is gone needs no place.
+                # Processes that it starts from now on are in the group, too. Fails harmlessly if it has ended.
                 _write_to(os.path.join(self._cgroup, _MEMBERS_FILE), str(process.pid))
             self._leaders.add(process.pid)
             self._marks = [*self._marks[-_MAX_MARKS + 1 :], mark]
@@ -81,13 +82,13 @@ class ProcessGuard:
         return process
 
     def release(self, process: subprocess.Popen[bytes]) -> None:
-        """The shell has ended, or is no longer waited for; what it left goes on under guard."""
+        """Release a shell that has ended or was abandoned; its leftover processes remain guarded."""
         with self._lock:
             process.poll()
             self._leaders.discard(process.pid)
 
     def close(self) -> Leftovers:
-        """End everything that commands have left running. Blocks, 0.2 s where there is anything."""
+        """End all leftover processes of commands. Blocks, for at least 0.2 s if there are any."""
         job, self._job = self._job, None
         if job is not None:
             job.close()
@@ -97,17 +98,17 @@ class ProcessGuard:
         self._awake.set()
         self._thread.join(_PATIENCE_S)
         if self._thread.is_alive() and self._watcher is not None:
-            self._watcher.kill()  # somebody stopped it, and its pipe is full
+            self._watcher.kill()  # it was stopped, and its pipe is full
             self._thread.join()
         self._reap(self._rows())
-        # Of a chain that keeps forking a zombie at least is there at any time: nobody else reaps it.
+        # A forking chain always has at least a zombie, because only this process reaps it.
         left = kill_until_quiet(self._found) if self._rows() else NOBODY
         self._reap(self._rows())
         if self._cgroup is not None:
             _write_to(os.path.join(self._cgroup, _KILL_FILE), "1")
             with suppress(OSError):
                 os.rmdir(self._cgroup)
-        # Nobody reaps them from here on: what escaped would fill the process table as long as this process lives.
+        # Not reaped from now on, so an escaped process would fill the process table while this process lives.
         current.adopt_orphans(adopt=False)
         self._say(b"bye\n")
         self._let_go()
@@ -116,7 +117,7 @@ class ProcessGuard:
     # In the thread
 
     def _run(self) -> None:
-        """A look costs milliseconds, so there is one a tick; what ends within a tick costs nothing."""
+        """Look once per tick, because a look takes milliseconds; commands that end within a tick cost nothing."""
         busy = False
         while True:
             if not busy:
@@ -131,16 +132,16 @@ class ProcessGuard:
             busy = bool(rows) or bool(self._leaders)
 
     def _rows(self) -> dict[int, ProcessEntry]:
-        """The processes of commands: all descendants of this process but the watcher and those in its own process
-        group. Commands start in sessions of their own, from which nobody comes back; what is in this group was started
-        by somebody else in this process, who waits for it."""
+        """Return the processes of commands: all descendants of this process except the reaper and those in its own
+        process group. Commands start in sessions of their own, which a process cannot leave for this group; those in
+        this group were started, and are waited for, by other code in this process."""
         rows = current.descendants(os.getpid())
         if self._watcher is not None:
             rows.pop(self._watcher.pid, None)
         own = os.getpgrp()
         known, self._known = self._known, {}
         for pid, started in known.items() - {(pid, row.started) for pid, row in rows.items()}:
-            row = current.entry_of(pid)  # one look may miss it
+            row = current.entry_of(pid)  # a look may miss it
             if row is not None and row.started == started:
                 rows[pid] = row
         rows = {pid: row for pid, row in rows.items() if row.group != own}
@@ -158,26 +159,27 @@ class ProcessGuard:
         return {pid: row.started for pid, row in live.items()}
 
     def _reap(self, rows: Mapping[int, ProcessEntry]) -> None:
-        """Adopted children that have ended. Those that somebody started and waits for are not touched."""
+        """Reap adopted children that have ended, but not those that other code started and waits for."""
         with self._lock:
             for pid, row in rows.items():
                 if not row.alive and row.parent == os.getpid() and pid not in self._leaders:
                     current.reap(pid)
 
     def _tell(self, rows: Mapping[int, ProcessEntry]) -> None:
-        """The dead are reported, too: of what keeps forking a look may see nobody else, and they show the group."""
+        """Report the processes to the reaper, including zombies: a look at a forking chain may find nothing else, and a
+        zombie shows the group."""
         members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(rows.items()))
         marks = " ".join(mark for mark in self._marks if " " not in mark and "\n" not in mark)
         group = "" if self._cgroup is None else f"cgroup {self._cgroup}\n"
         line = f"{group}marks {marks}\n{f'members {members}'.rstrip()}\n".encode()
         if line == self._reported and self._watcher is not None and self._watcher.poll() is None:
-            self._backoff.worked()  # for a tick at least
+            self._backoff.worked()  # it has lived for at least a tick
             return
         self._reported = line
         said = self._say(line)
-        if not said:  # somebody ended it
+        if not said:  # it was ended
             self._let_go()
-            # Without one, as in a program that is no Python interpreter, only a resume looks for what was left.
+            # Without a reaper, as in a program that is no Python interpreter, only a resume looks for leftovers.
             if self._backoff.wait_s == 0:
                 self._backoff.failed()
                 with suppress(OSError):
@@ -203,8 +205,8 @@ class ProcessGuard:
 
 
 def make_group(name: str, *, root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> str | None:
-    """A new control group below that of this process, None where this user may make none there (version 2 with
-    `cgroup.kill` only). Found by the file `own`, below `root`."""
+    """Create a control group below that of this process, which is found by the file `own`, below `root`. None if this
+    user may not create one (it needs version 2 with `cgroup.kill`)."""
     try:
         with open(own, encoding="utf-8") as file:
             within = next((line[3:].strip() for line in file if line.startswith("0::")), None)
@@ -212,7 +214,7 @@ def make_group(name: str, *, root: str = "/sys/fs/cgroup", own: str = "/proc/sel
             return None
         parent = os.path.normpath(f"{root}/{within}")
         if not all(os.access(os.path.join(parent, part), os.W_OK) for part in ("", _MEMBERS_FILE, _KILL_FILE)):
-            return None  # the root group has no such file: it can't be killed, and is nobody's to divide
+            return None  # the root group has no such file: it cannot be killed or delegated
         path = os.path.join(parent, name)
         os.mkdir(path, 0o700)
     except (OSError, UnicodeDecodeError):
@@ -230,8 +232,8 @@ def _write_to(path: str, value: str) -> None:
 
 
 def main() -> None:
-    """Try the guard on this machine, for `agent-host doctor`, in a process of its own: leave a process behind that has
-    a session of its own, no parent and no environment, print its id, and die as a killed host would."""
+    """Try the guard on this machine, for `agent-host doctor`, in a separate process: leave a process that has its own
+    session, no parent and no environment, print its PID, and die like a killed host."""
     guard = ProcessGuard()
     command = guard.start(
         lambda: subprocess.Popen(["/bin/sh", "-c", _LEFT], stdout=subprocess.PIPE, start_new_session=True), "NONE=1"
@@ -240,52 +242,52 @@ def main() -> None:
         sys.stdout.write(command.stdout.readline().decode())
         sys.stdout.flush()
     latest = time.monotonic() + 8 * TICK_S
-    while not guard.has_reported and time.monotonic() < latest:  # it does within a tick
+    while not guard.has_reported and time.monotonic() < latest:  # it reports within a tick
         time.sleep(TICK_S / 25)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# Moves bytes between a child's pipes and the event loop, watches for its exit, and ends its process tree.
+# Move bytes between a child's pipes and the event loop, watch for its exit, and end its process tree.
 #
-# Where the loop can watch descriptors (POSIX) nothing here costs a thread, except the exit watch on systems without
-# pidfd. Elsewhere (Windows) each pipe has a daemon thread.
+# On POSIX, where the loop can watch descriptors, only the exit watch needs a thread, and only without pidfd. On Windows
+# each pipe has a daemon thread.
 
 if sys.platform == "linux":
     import fcntl
 
 
 READ_BYTES: Final = 128 * 1024
-"""Bytes of one read: as much as the usual programs write."""
+"""Maximum bytes of one read: as much as the usual programs write at once."""
 _PIPE_BYTES: Final = 256 * 1024
-"""Capacity of a pipe. With the system's 64 KiB a program that prints much waits for its reader at every write."""
+"""Capacity of a pipe. With the default of 64 KiB a program that prints much waits for its reader at every write."""
 _F_SETPIPE_SZ: Final = 1031
 _AT_ONCE: Final = 4
-"""Pieces that are read before others on the loop have their turn, as long as there are whole ones."""
+"""Maximum full-size reads before other tasks on the loop get their turn."""
 _AHEAD: Final = 8
-"""Chunks that a reading thread may be ahead of the loop."""
+"""Maximum chunks that a reading thread may be ahead of the loop."""
 
 Take = Callable[[bytes], None]
 
 
 class PipeWatch:
-    """Something under way on the loop until `done` is; `close` ends it early and releases what it holds."""
+    """An operation on the loop that ends with `done`; `close` ends it early and releases its resources."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self.loop.create_future()
 
     def finish(self) -> None:
-        """It is over. Harmless when repeated."""
+        """Mark it as done. Harmless when repeated."""
         if not self.done.done():
             self.done.set_result(None)
 
     def close(self) -> None:
-        """End; harmless when it is over."""
+        """End it; harmless if it is already over."""
         self.finish()
 
 
 def watch_exit(process: subprocess.Popen[bytes]) -> PipeWatch:
-    """Done when `process` has exited. On POSIX it is not reaped yet, so its group keeps its number."""
+    """Watch for the exit of `process`. On POSIX it is not reaped, so that its group ID is not reused."""
     try:
         return _ExitByDescriptor(os.pidfd_open(process.pid))
     except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor left
@@ -293,12 +295,12 @@ def watch_exit(process: subprocess.Popen[bytes]) -> PipeWatch:
 
 
 def read_pipe(pipe: IO[bytes], take: Take, *, threaded: bool) -> PipeWatch:
-    """Hands what `pipe` brings to `take`, on the loop, until the pipe's end. Owns the pipe."""
+    """Pass the bytes of `pipe` to `take`, on the loop, until its end. Owns the pipe."""
     return _ReadByThread(pipe, take) if threaded else _ReadByDescriptor(pipe, take)
 
 
 def feed_pipe(pipe: IO[bytes], data: bytes, *, threaded: bool) -> PipeWatch:
-    """Writes `data` to `pipe` and closes it; a child that does not want it all is no error. Owns the pipe."""
+    """Write `data` to `pipe` and close it; it is no error if the child does not read it all. Owns the pipe."""
     return _ByThread(functools.partial(_feed, pipe, data)) if threaded else _FeedByDescriptor(pipe, data)
 
 
@@ -323,7 +325,7 @@ class _ReadByDescriptor(PipeWatch):
         self._take = take
         self._fd = pipe.fileno()
         if sys.platform == "linux":
-            with suppress(OSError):  # the user's pipes have all the room that they may have
+            with suppress(OSError):  # the user's limit for pipe memory is reached
                 fcntl.fcntl(self._fd, _F_SETPIPE_SZ, _PIPE_BYTES)
         os.set_blocking(self._fd, False)
         self.loop.add_reader(self._fd, self._readable)
@@ -376,7 +378,7 @@ class _FeedByDescriptor(PipeWatch):
 
 
 class _ByThread(PipeWatch):
-    """A daemon thread that runs `work`; `close` stops listening to it, the thread ends with its pipe."""
+    """A daemon thread that runs `work`; `close` stops listening to it, and the thread ends with its pipe."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__()
@@ -406,7 +408,7 @@ def _await_exit(process: subprocess.Popen[bytes]) -> None:
 
 
 def _feed(pipe: IO[bytes], data: bytes) -> None:
-    # Closing flushes again, so both meet the same broken pipe.
+    # Closing flushes again, so both may fail with the same broken pipe.
     with suppress(OSError), pipe:
         rest = memoryview(data)
         while rest:
@@ -430,7 +432,7 @@ class _ReadByThread(_ByThread):
 
     def close(self) -> None:
         super().close()
-        self._room.release()  # the thread may be waiting for room that nobody would make
+        self._room.release()  # the thread may be waiting for room
 
     def _on_data(self, chunk: bytes) -> None:
         self._room.release()
@@ -438,8 +440,8 @@ class _ReadByThread(_ByThread):
             self._take(chunk)
 
 
-# The end of a process tree that may be forking while it is ended (TR 6.2): shared by a time-out, a cancellation, a
-# resume and the end of the host.
+# End a process tree that may be forking at the same time (TR 6.2): used for a timeout, a cancellation, a resume and the
+# end of the host.
 
 QUIET_S: Final = 0.2
 LONGEST_S: Final = 5.0
@@ -450,11 +452,11 @@ Find = Callable[[Callable[[int], None]], "Mapping[int, int]"]
 
 
 def kill_until_quiet(find: Find, groups: Iterable[int] = ()) -> Leftovers:
-    """SIGKILL to the process groups `groups` and to all that `find` finds, until 0.2 s pass without a new process, for
-    5 s at most.
+    """Send SIGKILL to the process groups `groups` and to all processes that `find` returns, until 0.2 s pass without a
+    new process, for 5 s at most.
 
-    One empty look proves nothing: a process that forks and ends may lie between two generations. `find` gives live
-    processes, each with its start time, and calls its argument with some of them while it still looks. Blocks.
+    One empty look proves nothing, because it may fall between two generations of a forking process. `find` returns live
+    processes, each with its start time, and calls its argument with some of them while it is still looking. Blocks.
     """
     began = quiet_since = time.monotonic()
     ended: set[tuple[int, int]] = set()
@@ -477,14 +479,14 @@ def kill_until_quiet(find: Find, groups: Iterable[int] = ()) -> Leftovers:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL to one process, which may be gone."""
+    """Send SIGKILL to one process, which may have ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
 
 
 def kill_group(group: int) -> None:
-    """SIGKILL to a process group, all of it at once: none of it can fork meanwhile. Not to the numbers 0 and 1, which a
-    process table may show: the kernel takes them for the caller's own group and for every process there is."""
+    """Send SIGKILL to a whole process group at once, so that no member can fork in between. IDs 0 and 1, which a
+    process table may contain, are ignored: the kernel treats them as the caller's own group and as every process."""
     if group > 1:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -1,11 +1,11 @@
-"""Ends what a killed host left running: a small process of its own, started as a script (see `guard.py`).
+"""End the leftover processes of a killed host. This is a small separate process, started as a script (see `guard.py`).
 
-Reads lines from standard input: `members PID:START:GROUP ...` replaces what belongs to the host's commands, `marks
-NAME=VALUE ...` what their environments hold, `cgroup PATH` is where they are, `bye` ends without a trace. At the end of
-the input without a `bye` the host is dead: everything that belonged to it is killed, until 0.2 s pass without a new
-process, for 5 s at most.
+Lines of standard input: `members PID:START:GROUP ...` replaces the list of the commands' processes, `marks NAME=VALUE
+...` the list of the marks in their environments, `cgroup PATH` is their control group, and `bye` exits without killing
+anything. The end of input without a `bye` means that the host is dead: all processes of its commands are killed, until
+0.2 s pass without a new process, for 5 s at most.
 
-Nothing of the package is imported, and nothing large of the standard library: it has to stay below 10 MB.
+It imports nothing of the package and nothing large of the standard library, because it must stay below 10 MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_S = 5.0
 
 
 def read(path: str) -> bytes:
-    """A file of /proc, empty where its process is gone."""
+    """Read a file of /proc; empty if its process has ended."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -39,7 +39,7 @@ def read(path: str) -> bytes:
 
 
 def table() -> Iterator[tuple[int, Row]]:
-    """Each process, the youngest first. Elsewhere than on Linux by `ps`."""
+    """Yield each process, youngest first; on systems without /proc by `ps`, in its order."""
     try:
         names = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -47,7 +47,7 @@ def table() -> Iterator[tuple[int, Row]]:
             row = line.split()
             yield int(row[0]), (int(row[1]), int(row[2]), 0, 0, not row[3].startswith("Z"))
         return
-    last = int(read("/proc/loadavg").rpartition(b" ")[2] or 0)  # numbers start again when they are used up
+    last = int(read("/proc/loadavg").rpartition(b" ")[2] or 0)  # PIDs wrap around
     for pid in sorted(names, key=lambda pid: (pid <= last, pid), reverse=True):
         stat = read(f"/proc/{pid}/stat")
         if stat:
@@ -57,7 +57,7 @@ def table() -> Iterator[tuple[int, Row]]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL to one process, which may be gone."""
+    """Send SIGKILL to one process, which may have ended."""
     try:
         os.kill(pid, SIGKILL)
     except OSError:
@@ -65,14 +65,15 @@ def kill(pid: int) -> None:
 
 
 def kill_group(group: int) -> None:
-    """SIGKILL to a process group. The kernel takes 0 for the caller's own group, and 1 for every process there is."""
+    """Send SIGKILL to a process group. The kernel treats 0 as the caller's own group, and 1 as every process."""
     if group > 1:
         kill(-group)
 
 
 def belonging(known: dict[int, int], groups: set[int], marks: list[bytes]) -> dict[int, int]:
-    """Live processes with their start times: those known, in the groups or sessions or with a mark, and all their
-    descendants. All but these are killed on sight: in a chain that forks each lives for milliseconds."""
+    """Find live processes with their start times: known ones, those in the groups or sessions or with a mark, and all
+    their descendants. All but the descendants are killed immediately, because in a forking chain each lives for
+    milliseconds."""
     rows = {}
     members = set()
     for pid, row in table():
@@ -99,9 +100,10 @@ def _carries(pid: int, marks: list[bytes]) -> bool:
 
 
 def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
-    """SIGKILL, until it is quiet. A group is killed at once: none of it can fork meanwhile."""
+    """Send SIGKILL until no new process appears. A group is killed as a whole, so that no member can fork in
+    between."""
     rows = dict(table())
-    # Of a group that has ended somebody else may have got the number: its leader keeps it as long as the group lasts.
+    # The ID of an ended group may have been reused, by a new leader; while a group exists, its ID is not reused.
     groups -= {one for one in groups if one in rows and rows[one][4] and rows[one][3] != known.get(one)}
     began = quiet_since = time.monotonic()
     seen: set[tuple[int, int]] = set()
@@ -123,7 +125,7 @@ def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
 
 
 def kill_cgroup(path: bytes) -> None:
-    """End all that is in a control group, and take it away where it is empty."""
+    """Kill all processes in a control group, and remove it if it is empty."""
     if not path:
         return
     try:
@@ -136,7 +138,7 @@ def kill_cgroup(path: bytes) -> None:
 
 
 def watch(fd: int) -> None:
-    """Until the host says goodbye, or is dead."""
+    """Read reports until the host sends `bye` or is dead."""
     known: dict[int, int] = {}
     groups: set[int] = set()
     marks: list[bytes] = []
@@ -146,7 +148,7 @@ def watch(fd: int) -> None:
         if not chunk:
             kill_cgroup(cgroup)
             end(known, groups, marks)
-            kill_cgroup(cgroup)  # which takes the empty one away
+            kill_cgroup(cgroup)  # removes it now that it is empty
             return
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:

@@ -1,8 +1,8 @@
-"""The scripts of skills (SK 5.4): where one really lies, and which program runs it. Blocking: callers run these in a
-thread, but for facts, which are few and small.
+"""The scripts of skills (SK 5.4): find a script's real path and the program that runs it. Blocking: callers use a
+thread, except for facts, which are few and small.
 
-A script is read through descriptors from its real path on, so that no link is followed which was laid after the check.
-It is started by that path, since it may look for its own files by it.
+A script is read by descriptors along its real path, so that no link made after the check is followed. It is started by
+that path, because it may find its own files by it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 _MAX_PATH_CHARS: Final = 4096
 _CODES: Final = {FaultKind.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST, FaultKind.TOO_LARGE: ErrorCode.FILE_TOO_LARGE}
-"""Of what cannot be run; for anything else there is no script."""
+"""Codes of scripts that cannot be run; any other fault means that there is no script."""
 
 
 class SkillScripts(NamedTuple):
-    """The scripts of the skills in an index, with interpreters of PATH `path` that lie in no place `outside`. Each run
-    has a directory of its own in `sandbox`; `max_runs` run in a task."""
+    """The scripts of the skills in an index, with interpreters from PATH `path` that are not inside a place `outside`.
+    Each run gets its own directory in `sandbox`; a task has at most `max_runs` runs."""
 
     skills: SkillIndex
     path: str
@@ -43,14 +43,15 @@ class SkillScripts(NamedTuple):
     outside: tuple[str, ...] = ()
 
     def look_up(self, skill: str, relative_path: str) -> ScriptFacts | ToolError:
-        """A script, or why there is none that could run."""
+        """Return a script, or the reason why it cannot run."""
         try:
             return self.find(skill, relative_path)
         except ToolFault as fault:
             return ToolError(_CODES.get(fault.kind, ErrorCode.FILE_NOT_FOUND), str(fault))
 
     def find(self, skill: str, relative_path: str) -> ScriptFacts:
-        """A script. One that really lies elsewhere than in the skill's folder is not read. Raises ToolFault."""
+        """Return a script. It is not read if its real path is outside of the skill's scripts folder. Raises
+        ToolFault."""
         used = self.skills.find(skill)
         folder, allowed = used.folder, used.allowed_tools
         if "\0" in relative_path or len(relative_path) > _MAX_PATH_CHARS:

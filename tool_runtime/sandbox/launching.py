@@ -336,7 +336,7 @@ def landlock_level(directory: str) -> LevelFinding:
         return works
     without = _try_thread(directory, abi, with_listener=False)
     if without is None:
-        # Then every connection is denied: the sandbox is as strong, but less works in it.
+        # Then connections are denied, unless the scope allows any host: less works in this sandbox.
         text = f"no supervisor, so that no connection is made: {problem.text}"
         return works._replace(problem=text, is_passing=problem.is_passing)
     return none._replace(problem=without.text, abi=abi, is_passing=without.is_passing)
