@@ -56,7 +56,7 @@ class LlmProvider(NamedTuple):
 
     @property
     def has_key(self) -> bool:
-        """True if requests are to carry a key that the configuration names."""
+        """True if requests should contain a key that the configuration names."""
         return bool(self.key_env or self.key_keyring)
 
 
@@ -93,10 +93,10 @@ MODELS = "models"
 """The section of the models: prices and limits by name or pattern (`config.providers`)."""
 
 CURRENCY = "USD"
-"""The currency of prices that name none."""
+"""The currency of prices without one."""
 
 PRICES = ("price_input", "price_output", "price_cache_read", "price_cache_write", "price_cache_write_1h")
-"""Keys of a model's prices, each for a million tokens."""
+"""Keys of a model's prices, each per million tokens."""
 
 PROVIDERS = "providers"
 """The section of the providers, by name (`config.providers`)."""
@@ -360,7 +360,7 @@ class ServicesSection(Section, name="services"):
 
 
 class RetentionSection(Section, name="retention"):
-    """The limits on ended sessions that are kept."""
+    """Limits on kept ended sessions."""
 
     max_age_days = integer(low=0, zero_is_unset=True)
     max_sessions = integer(low=0, zero_is_unset=True)

@@ -105,7 +105,7 @@ class ApprovalAnswer(NamedTuple):
 
     @property
     def is_denial(self) -> bool:
-        """True if a person denied it, not only that no person was there to approve it."""
+        """True if a person denied it; False if it was denied because no approver was present or answered in time."""
         return not (self.approved or self.unattended or self.timed_out)
 
     def to_record(self, call_id: str, approval_id: str, bound_to: str | None = None) -> ApprovalAnswered:
@@ -224,7 +224,7 @@ class Form(NamedTuple):
         return None if wrong is None else wrong.sentence
 
     def to_json(self) -> dict[str, Any]:
-        """The form for clients: {source, question, form} or {source, question, url, host}."""
+        """Return the form for clients: {source, question, form} or {source, question, url, host}."""
         said = {"source": self.source, "question": self.message}
         if self.url is not None:
             return {**said, "url": self.url, "host": self.host}
@@ -336,8 +336,8 @@ def _is_number(value: Any) -> bool:
 
 
 def covering(grants: Iterable[ApprovalGranted], *, action: str, task_id: str) -> str | None:
-    """The approvalId of the first of `grants` that covers the `action`, None when it has to be asked for. One of scope
-    task ends with its task; one that an earlier version recorded without an action covers nothing."""
+    """Return the approvalId of the first of `grants` that covers the `action`, None if an approval is needed. A grant
+    of scope task ends with its task; a grant that an earlier version recorded without an action covers nothing."""
     for grant in grants:
         in_scope = grant.scope == "session" or (grant.scope == "task" and grant.task_id == task_id)
         if in_scope and grant.action_hash == action:

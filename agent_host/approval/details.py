@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class DescribedCall(NamedTuple):
-    """A call that is to be described; `workspace` is a real path."""
+    """A call to describe; `workspace` is a real path."""
 
     spec: ToolSpec
     arguments: Mapping[str, Any]
@@ -42,7 +42,8 @@ class DescribedCall(NamedTuple):
 
 
 class Description(NamedTuple):
-    """`summary` is one line; `details` what follows toolName and capability in the request's details."""
+    """A description of a call. `summary` is one line; `details` follow toolName and capability in the request's
+    details."""
 
     summary: str
     details: dict[str, Any]
@@ -259,7 +260,7 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-# Details of a file call for its approval; the disk is read only when an approval is asked for.
+# Details of a file call for its approval; the disk is read only if an approval is requested.
 
 _MAX_DIFFED_BYTES: Final = 2 * 1024 * 1024
 _MAX_HEAD_BYTES: Final = 4 * 1024

@@ -39,7 +39,7 @@ class ApprovalGate(Protocol):
     none."""
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """The answer to one request."""
+        """Return the answer to one request."""
 
 
 class InAdvance(NamedTuple):
@@ -102,7 +102,7 @@ class WatchedGate:
         self._waiting = 0
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """The answer to one request."""
+        """Return the answer to one request."""
         if self._waiting == 0:
             self._phase.fire("ask")
         self._waiting += 1
@@ -227,7 +227,7 @@ class PendingApprovals:
         those of the call, or are the fields of a form; a denial ignores them. Raises ValueError for arguments that
         cannot be recorded, or do not fit the form; the call stays waiting."""
         waiting = self._waiting.get(approval_id)
-        if waiting is None or waiting.answer.done():  # done: its call was given up a moment ago
+        if waiting is None or waiting.answer.done():  # done: its call was just given up
             return "not_found"
         form = waiting.request.form
         wrong = form.problem(arguments or {}) if approved and form is not None else None

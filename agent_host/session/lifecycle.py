@@ -220,7 +220,7 @@ class LiveSession:
     # Its tasks
 
     def announce(self, environment: str) -> None:
-        """Emit that there is a new session."""
+        """Emit that the session has started."""
         judge, here = self.ctx.judge, self.ctx.judge.environment
         payload = {"executionEnvironment": environment, "workspace": here.workspace}
         payload |= {"model": self.ctx.conversation.model, **judge.sandbox()}

@@ -67,7 +67,7 @@ MARK_WORDS: Final[Mapping[str, str]] = {
     "session_failed": "session failed",
     "session_cancelled": "session cancelled",
 }
-"""The text of each mark of a transcript: that the process crashed, and events."""
+"""The text of each mark of a transcript: a crash of the process, and events."""
 _WAITS = "not uploaded yet: this process continues it, else a resume of the session"
 
 

@@ -227,7 +227,7 @@ class Opener(Protocol):
         """Set the MCP servers that the client names for the session that is opened next."""
 
     async def create(self, new: NewSession) -> Opened:
-        """A new session."""
+        """Create a session."""
 
     async def resume(self, session_id: str, *, cursor: str | None) -> Opened:
         """Open the session that a former process left, without running it."""

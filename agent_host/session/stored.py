@@ -277,7 +277,7 @@ class SessionRecord(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """True if a process has the session."""
+        """True if a live process has the session."""
         return self.row.pid is not None
 
     @property

@@ -139,8 +139,8 @@ class Item(TypedDict, total=False):
 
 
 class Wait(NamedTuple):
-    """A wait for `on` between two times in RFC 3339; `ended_at` is None while it lasts, and if the process died in it.
-    `what` names the model or the tool. `process`: no process had the session."""
+    """A wait for `on` between two times in RFC 3339; `ended_at` is None while it lasts, and if the process died during
+    it. `what` names the model or the tool. `on` is `process` if no process had the session."""
 
     on: WaitFor
     started_at: str
@@ -150,7 +150,7 @@ class Wait(NamedTuple):
     step_id: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """{on, startedAt, endedAt?, what?, itemId?, stepId?}."""
+        """Return {on, startedAt, endedAt?, what?, itemId?, stepId?}."""
         rows = {"endedAt": self.ended_at, "what": self.what or None, "itemId": self.item_id, "stepId": self.step_id}
         said = {name: value for name, value in rows.items() if value is not None}
         return {"on": self.on, "startedAt": self.started_at, **said}
@@ -164,7 +164,7 @@ class Doubt(NamedTuple):
     item_id: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """{kind, message, itemId?}."""
+        """Return {kind, message, itemId?}."""
         return {
             "kind": self.kind,
             "message": self.message,
