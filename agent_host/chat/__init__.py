@@ -34,14 +34,14 @@ _ACTS: Final = "."
 
 
 class Choice(NamedTuple):
-    """A row to choose: its value, and the line that is shown."""
+    """A row to choose: its value, and its line on the screen."""
 
     value: str
     line: str
 
 
 class Face(abc.ABC):
-    """See the module. `Console` is a live one, `PlainConsole` one that only appends; `fd` is where they write."""
+    """See the module. `Console` is a live one, `PlainConsole` one that only appends; `fd` is their output."""
 
     chat: Conversation
     """Set before `run`."""
@@ -68,8 +68,8 @@ class Face(abc.ABC):
         return os.terminal_size((found.columns or 80, found.lines or 24))
 
     def print(self, text: str) -> None:
-        """Print whole lines, safe as they are, above what is live."""
-        if text:  # a frame of nothing is never written, so nothing would follow from it
+        """Print complete lines, already escaped, above the live lines."""
+        if text:  # an empty frame is never written, so its end would never be reported
             self._pending.append(text)
         self._pending_chars += len(text)
         if self._pending_chars > _ROOM_CHARS:
@@ -82,7 +82,7 @@ class Face(abc.ABC):
             await self._room.wait()
 
     def stop_or_leave(self) -> None:
-        """Act on Ctrl-C: stop what runs; where nothing does, the second one leaves."""
+        """Act on Ctrl-C: stop the running task; if nothing runs, the second one leaves."""
         if self.chat.interrupt():
             return
         now = time.monotonic()
@@ -98,27 +98,27 @@ class Face(abc.ABC):
 
     @abc.abstractmethod
     def refresh(self) -> None:
-        """Show what has changed of what is live, soon."""
+        """Redraw the live lines soon."""
 
     @abc.abstractmethod
     async def key(self, prompt: str, keys: str) -> str:
-        """Return the one of `keys` that is typed after the prompt was shown."""
+        """Return the key of `keys` that is typed after the prompt was shown."""
 
     @abc.abstractmethod
     async def line(self, prompt: str, initial: str = "", *, lines: bool = False) -> str | None:
-        """Return what a person types, None if they take it back; `lines` for text of several."""
+        """Return the typed text, None if the person cancels; `lines` for text of several lines."""
 
     @abc.abstractmethod
     async def pick(self, title: str, choices: Sequence[Choice]) -> str | None:
-        """Return the value of the row that a person chooses, None for none."""
+        """Return the value of the chosen row, None if none is chosen."""
 
     @abc.abstractmethod
     def call_attention(self, title: str) -> None:
-        """Ring the bell, and put `title` into the terminal's own; an empty one puts the usual one back."""
+        """Ring the bell, and set the terminal's title to `title`; an empty one restores the usual title."""
 
     @abc.abstractmethod
     async def run(self) -> None:
-        """Take what is typed until the person leaves, or the terminal is gone."""
+        """Read input until the person leaves, or the terminal is gone."""
 
     @abc.abstractmethod
     def leave(self) -> None:
@@ -126,11 +126,11 @@ class Face(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Print what waits, and give the terminal back."""
+        """Print pending output, and restore the terminal."""
 
 
 class Frame:
-    """Standard output as prompt_toolkit sees it: what it writes is part of the next frame."""
+    """The standard output for prompt_toolkit: its output becomes part of the next frame."""
 
     encoding = "utf-8"
 
@@ -150,7 +150,7 @@ class Frame:
         return len(text)
 
     def flush(self) -> None:
-        """Hand the frame over, unless more of it comes."""
+        """Pass the frame to the writer, unless more of it follows."""
         if not self.is_open:
             text, self._parts = "".join(self._parts), []
             self._done(text)
@@ -179,7 +179,7 @@ class FrameWriter:
         return self._frame is None
 
     def write(self, frame: str) -> None:
-        """Have a frame written; the one before has to be done."""
+        """Start to write a frame; the previous one must be finished."""
         data = frame.encode("utf-8", "replace")
         with self._changed:
             if not data or self._is_closed:
@@ -193,7 +193,7 @@ class FrameWriter:
             return self._changed.wait_for(lambda: self._frame is None, timeout_s)
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Write what is left, and end."""
+        """Write the rest, and end."""
         self.drain(timeout_s)
         with self._changed:
             self._is_closed = True
@@ -248,7 +248,7 @@ class PlainConsole(Face):
                 self.print(f"give one of {', '.join(keys)}\n")
 
     async def line(self, prompt: str, initial: str = "", *, lines: bool = False) -> str | None:
-        """See Face: of several lines the last is one full stop."""
+        """See Face: text of several lines ends with a line of one full stop."""
         if not lines:
             return await self._ask(f"{prompt} ")
         self.print(f"{initial}\n{prompt} write it anew; a line with one full stop ends it\n")
@@ -325,7 +325,7 @@ class PlainConsole(Face):
                 self._line.set_result(None)
             self.leave()
         elif self._line is not None and is_asked:
-            if begun_at >= self._shown_at:  # what was typed before the question is no answer
+            if begun_at >= self._shown_at:  # input typed before the question does not answer it
                 self._line.set_result(text)
         elif text.strip():
             self.chat.submit(text)

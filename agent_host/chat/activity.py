@@ -1,5 +1,5 @@
-"""A session's current activity, from its events: calls that run with their output, what a task has taken, and the text
-of an answer, cut into blocks. Bounded."""
+"""A session's current activity, from its events: running calls with their output, a task's usage, and the text of an
+answer, split into blocks. Bounded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GAP: Final = re.compile(r"^\[\.\.\. \d+ bytes left out \.\.\.\]$", re.MULTILINE
 
 
 class CommandOutput:
-    """Bounded output of a call: its last lines, and all of it as long as it is short and complete."""
+    """Bounded output of a call: its last lines, and all of it while it is short and complete."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,7 +36,7 @@ class CommandOutput:
         self._open: dict[str, str] = {}
 
     def add(self, stream: str, text: str) -> None:
-        """Take the next piece of a stream."""
+        """Add the next piece of a stream."""
         if _GAP.search(text) is not None:
             self.is_whole = False
         *whole, still_open = (self._open.get(stream, "") + text).split("\n")
@@ -47,7 +47,7 @@ class CommandOutput:
             self._keep(line)
 
     def end(self) -> None:
-        """Take the lines that have no end."""
+        """Add the unfinished lines."""
         for line in self._open.values():
             if line.strip():
                 self._keep(line)
@@ -55,12 +55,12 @@ class CommandOutput:
 
     @property
     def tail(self) -> list[str]:
-        """The last lines, those that have no end yet too."""
+        """The last lines, including unfinished ones."""
         return [*self._last, *(line for line in map(last_state, self._open.values()) if line.strip())][-TAIL_LINES:]
 
     @property
     def hidden(self) -> str:
-        """The number of lines above the last ones, in words; empty for none."""
+        """The number of lines above the last ones, as text; empty if there are none."""
         number = self.count - len(self._last)
         if number <= 0:
             return ""
@@ -79,7 +79,7 @@ class CommandOutput:
 
 
 class RunningCall:
-    """A call that has no result yet."""
+    """A call without a result."""
 
     def __init__(self, payload: Mapping[str, Any], subject: str) -> None:
         self.name = str(payload["toolName"])
@@ -91,7 +91,7 @@ class RunningCall:
 
 
 class Activity:
-    """The task that runs: its step, its calls, its tokens."""
+    """The running task: its step, calls and tokens."""
 
     def __init__(self) -> None:
         self.sandbox = self._launch_sandbox = ""
@@ -107,25 +107,25 @@ class Activity:
         self._cost: dict[str, float] = {}
 
     def begin(self) -> None:
-        """A task begins."""
+        """Start a task."""
         self._began = time.monotonic()
         self._step = self._tokens = self._expected = 0
         self._cost.clear()
         self.stop()
 
     def stop(self) -> None:
-        """Nothing runs any more."""
+        """Mark that nothing runs any more."""
         self._model_since = self.thinking_since = None
         self._expected = 0
         self.calls.clear()
 
     @property
     def seconds(self) -> float:
-        """Seconds since the task began."""
+        """Seconds since the start of the task."""
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def take(self, kind: str, payload: Mapping[str, Any]) -> None:
-        """Follow an event."""
+        """Update from an event."""
         call = self.calls.get(payload.get("toolCallId", ""))
         match kind:
             case "session_started" | "session_resumed":
@@ -153,8 +153,8 @@ class Activity:
                 self.background.discard(str(payload.get("commandId", "")))
 
     def line(self, columns: int = 1000) -> str:
-        """The step, what runs or is waited for, seconds, tokens, cost, the sandbox, background commands; what a call
-        acts on is cut, so that the rest has room."""
+        """The step, the running or awaited call, seconds, tokens, cost, the sandbox, background commands; a call's
+        subject is cut, so that the rest fits."""
         now = time.monotonic()
         running = [call for call in self.calls.values() if not call.is_asked]
         parts = [f"step {self._step}"] if self._step else []
@@ -204,7 +204,7 @@ class Activity:
 
 
 def subject_of(arguments: Mapping[str, Any], summary: str, workspace: str) -> str:
-    """The subject of a call in one line; a path of the workspace is relative to it."""
+    """The subject of a call on one line; a path of the workspace is relative to it."""
     found = next((arguments[name] for name in ("command", "path", "url", "pattern") if name in arguments), summary)
     return one_line(str(found), _SUBJECT_BYTES).removeprefix(workspace.rstrip("/\\") + "/")
 
@@ -222,13 +222,13 @@ BEGINS_AGAIN: Final = None
 
 
 class AnswerText:
-    """The text of one answer after the other."""
+    """The text of answers, one after the other."""
 
     def __init__(self) -> None:
         self._blocks = MarkdownBlocks()
         self._text = ""
-        self._before = ""  # what an attempt has printed that was taken back
-        self._held = ""  # text that is the same as that so far
+        self._before = ""  # text that a withdrawn attempt has printed
+        self._held = ""  # new text that is equal to it so far
 
     @property
     def growing(self) -> str:
@@ -246,7 +246,7 @@ class AnswerText:
         yield from self._cut(text)
 
     def end(self, *, is_whole: bool = True) -> Iterator[str | None]:
-        """Yield what is left of the answer, which is whole or was broken off."""
+        """Yield the rest of the answer, which is complete or was interrupted."""
         if self._before and (is_whole or not self._before.startswith(self._held)):
             yield from self._compare()
         rest = self._blocks.end()
@@ -255,7 +255,7 @@ class AnswerText:
         self._text = self._before = self._held = ""
 
     def take_back(self) -> None:
-        """Expect the answer to begin again."""
+        """Expect the answer to start again."""
         self._before = self._before or self._text.removesuffix(self._blocks.end())
         self._text = self._held = ""
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A command: what its argument is called, and what it does."""
+    """A command: the name of its argument, and its effect."""
 
     run: Run
     argument: str
@@ -102,7 +102,7 @@ async def help_(chat: Conversation, _: str) -> None:
 
 @_command("[NAME]")
 async def model(chat: Conversation, name: str) -> None:
-    """Show the model, or ask another one that the policy allows; `launch` goes back."""
+    """Show the model, or switch to another one that the policy allows; `launch` switches back."""
     session = await chat.open_session()
     held = await session.request("SetMode", {"model": name} if name else {})
     chat.note(f"model {held['model']}")
@@ -113,7 +113,7 @@ async def model(chat: Conversation, name: str) -> None:
 
 @_command("[NAME_OR_FILE]")
 async def policy(chat: Conversation, name: str) -> None:
-    """Show the policy, or narrow the session by another one; `launch` goes back."""
+    """Show the policy, or narrow the session by another one; `launch` switches back."""
     session = await chat.open_session()
     if name:
         chat.is_planning = False
@@ -125,7 +125,7 @@ async def policy(chat: Conversation, name: str) -> None:
 
 @_command()
 async def plan(chat: Conversation, _: str) -> None:
-    """Work under the read-only policy, so that a plan comes first; again: approve it and go back."""
+    """Work under the read-only policy, to make a plan first; a second call approves it and switches back."""
     session = await chat.open_session()
     wanted = _LAUNCH if chat.is_planning else _READ_ONLY
     await session.request("SetMode", {"policy": wanted})
@@ -133,7 +133,7 @@ async def plan(chat: Conversation, _: str) -> None:
     if chat.is_planning:
         chat.notes.append(_PLAN_FIRST)
         chat.note("planning: files can only be read until you approve the plan with /plan")
-    elif _PLAN_FIRST in chat.notes:  # the model has not read it
+    elif _PLAN_FIRST in chat.notes:  # the model has not read it yet
         chat.notes.remove(_PLAN_FIRST)
         chat.note("the policy of the launch applies again")
     else:
@@ -163,7 +163,7 @@ async def cost(chat: Conversation, _: str) -> None:
 
 @_command(without="there is no conversation yet")
 async def compact(chat: Conversation, _: str) -> None:
-    """Have requests show less of the conversation; the record keeps all of it."""
+    """Make requests contain less of the conversation; the record keeps all of it."""
     session = await chat.open_session()
     await session.request("CompactContext")
     chat.note("the next request is compacted, and reports what it omits")
@@ -189,7 +189,7 @@ async def diff(chat: Conversation, _: str) -> None:
 
 @_command(without="there is nothing to undo")
 async def undo(chat: Conversation, _: str) -> None:
-    """Take back the files of the last step that changed some."""
+    """Restore the files of the last step that changed some."""
     session = await chat.open_session()
     if chat.is_busy:
         chat.warn("a task runs: Esc stops it, then /undo")
@@ -213,7 +213,7 @@ async def sessions(chat: Conversation, text: str) -> None:
 
 @_command("[ID]")
 async def resume(chat: Conversation, session_id: str) -> None:
-    """Continue the paused task, or go on with a session by its id, its start or `latest`."""
+    """Continue the paused task, or a session by its id, the start of its id or `latest`."""
     if session_id:
         found = await asyncio.to_thread(chat.records.session_id_of, session_id)
         if chat.session is not None and found == chat.session.session_id:
@@ -230,7 +230,7 @@ async def resume(chat: Conversation, session_id: str) -> None:
 
 @_command()
 async def new(chat: Conversation, _: str) -> None:
-    """Begin another session; this one stays on record."""
+    """Start another session; this one stays recorded."""
     session = chat.session
     await chat.close_session()
     left = "" if session is None else f"; {session.session_id} stays on record"
@@ -239,7 +239,7 @@ async def new(chat: Conversation, _: str) -> None:
 
 @_command("[clear]")
 async def queue(chat: Conversation, argument: str) -> None:
-    """Show the prompts that wait, or clear them."""
+    """Show the queued prompts, or clear them."""
     if argument == "clear" and chat.session is not None:
         for task_id in list(chat.queued):
             await chat.session.request("CancelTask", {"taskId": task_id})
@@ -252,7 +252,7 @@ async def queue(chat: Conversation, argument: str) -> None:
 
 @_command("TEXT")
 async def steer(chat: Conversation, text: str) -> None:
-    """Tell the running task something, which the model reads before its next turn."""
+    """Send a message to the running task, which the model reads before its next turn."""
     if text:
         await chat.steer(text)
     else:
@@ -261,7 +261,7 @@ async def steer(chat: Conversation, text: str) -> None:
 
 @_command()
 async def mcp(chat: Conversation, _: str) -> None:
-    """Show MCP servers, and how many of their tools the model sees."""
+    """Show MCP servers, and the number of their tools that the model sees."""
     rows = await asyncio.to_thread(chat.records.mcp_servers)
     chat.face.print(chat.paper.rows(rows or ["no MCP server is configured (docs/mcp.md)"]))
 
@@ -277,7 +277,7 @@ async def export(chat: Conversation, name: str) -> None:
         text = session_markdown(shown, option=state_option(chat.records.state_dir), whole=True)
         if path.lower().endswith(".json"):
             text = json_text.dumps(shown.items, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE).decode()
-        with open(path, "x", encoding="utf-8", errors="replace") as file:  # nothing is written over
+        with open(path, "x", encoding="utf-8", errors="replace") as file:  # never overwrite a file
             file.write(text)
         return path
 
@@ -291,11 +291,11 @@ async def quit_(chat: Conversation, _: str) -> None:
     chat.face.leave()
 
 
-# Questions of a session to the person: shown in full, and answered by keys that were typed after that.
+# Questions of a session to the person: shown in full, and answered by keys typed after that.
 #
 # `y` allows the call once, `t` in this task, `s` in this session, `n` denies it, `r` denies it with a reason that the
-# model reads, `e` edits the arguments, `a` proposes a line for the policy. Where the question cannot show all of the
-# call, `s` and `a` are not offered: a person cannot agree for later to something unseen.
+# model reads, `e` edits the arguments, `a` proposes a line for the policy. If the question cannot show all of the call,
+# `s` and `a` are not offered, because a person cannot agree in advance to something unseen.
 
 
 _WORDS: Final = {
@@ -327,12 +327,12 @@ class Questions:
         self._asked = ""
 
     def add(self, payload: Mapping[str, Any]) -> None:
-        """Ask a question once those before it have their answers."""
+        """Ask a question after the earlier ones are answered."""
         self._waiting[payload["approvalId"]] = payload
         self._go_on()
 
     def resolve(self, payload: Mapping[str, Any]) -> None:
-        """A question has its answer, from wherever it came."""
+        """Close a question that was answered, here or by another client."""
         approval_id = payload["approvalId"]
         if self._waiting.pop(approval_id, None) is None:
             return
@@ -348,12 +348,12 @@ class Questions:
         self._go_on()
 
     def withdraw(self) -> None:
-        """Take all questions back: their task is over, or their process has ended."""
+        """Withdraw all questions, because their task is over or their process has ended."""
         self._waiting.clear()
         self._stop()
 
     async def look(self) -> None:
-        """Ask what waits in the session and was missed."""
+        """Ask the session's open questions that were missed."""
         session = self._chat.session
         state = {} if session is None else await session.request("GetSessionState")
         for payload in state.get("pendingApprovals", ()):
@@ -468,7 +468,7 @@ class Questions:
             arguments = await self._arguments(payload)
             trying = asyncio.ensure_future(asyncio.to_thread(chat.records.propose, session_id, tool, arguments))
             done, _ = await asyncio.wait({trying}, timeout=_PROPOSES_S)
-            if done and trying.exception() is None:  # the question is asked, whatever becomes of this
+            if done and trying.exception() is None:  # the question is asked even if this fails
                 return trying.result()
         return None
 

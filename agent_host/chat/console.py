@@ -1,12 +1,11 @@
 """The live face: prompt_toolkit's input line and a few live lines at the bottom, the terminal's own scrollback above.
 
-One repaint does everything: it takes the live lines away, prints what waits to be printed, and draws the live lines
-again, as one frame for the one `FrameWriter`. There is at most one in 50 ms, and none while a frame is still being
-written. Nothing above the live lines is ever touched.
+One repaint does everything: it erases the live lines, prints pending output, and draws the live lines again, as one
+frame for the only `FrameWriter`. There is at most one in 50 ms, and none while a frame is still being written. Nothing
+above the live lines is ever touched.
 
-A question takes only keys that were typed after it was shown. It is shown when its frame is written; what was typed
-until then is read and goes where it was meant, into the line that the person was writing. Whoever is just typing gets a
-pause first.
+A question accepts only keys that were typed after it was shown. It is shown when its frame is written; keys typed until
+then go into the line that the person was writing. If the person is typing, there is a pause first.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class _Typed:
 
 
 class _PacedApplication(Application[None]):
-    """Draws a frame only when the one before is written."""
+    """Draws a frame only after the previous one is written."""
 
     console: Console
 
@@ -118,7 +117,7 @@ class _PacedApplication(Application[None]):
 
 
 class Console(Face):
-    """See the module; a `Face`. `source` and `fd` are the terminal's two ends."""
+    """See the module; a `Face`. `source` and `fd` are the terminal's input and output."""
 
     def __init__(self, workspace: str, history: History, *, styled: bool, source: Input | None = None, fd: int = 1):
         super().__init__(fd)
@@ -134,7 +133,7 @@ class Console(Face):
         self._is_leaving = False
         self._frame = Frame(fd, self._writer.write)
         self._output = Vt100_Output(
-            cast("TextIO", self._frame),  # all of one that is used
+            cast("TextIO", self._frame),  # it has every member of a stream that is used
             self._size,
             term=os.environ.get("TERM"),
             enable_cpr=False,
@@ -166,7 +165,7 @@ class Console(Face):
 
     async def line(self, prompt: str, initial: str = "", *, lines: bool = False) -> str | None:
         """See Face."""
-        del lines  # the input line takes several anyway
+        del lines  # the input line accepts several anyway
         return await self._type(_Typed(prompt), initial)
 
     async def pick(self, title: str, choices: Sequence[Choice]) -> str | None:
@@ -188,7 +187,7 @@ class Console(Face):
 
     def _put(self, document: Document) -> None:
         self._buffer.set_document(document, bypass_readonly=True)
-        self._last_key = 0.0  # nobody is typing that
+        self._last_key = 0.0  # set by the program, not typed
         self.refresh()
 
     def call_attention(self, title: str) -> None:
@@ -247,7 +246,7 @@ class Console(Face):
 
     @contextlib.contextmanager
     def frame(self) -> Iterator[None]:
-        """All that is written meanwhile is one frame."""
+        """Make everything written in the block one frame."""
         self._frame.is_open = True
         try:
             yield
@@ -258,7 +257,7 @@ class Console(Face):
             self._note_drawn()
 
     def note_resize(self) -> None:
-        """Take the rows into account that a terminal makes of its wider ones when it becomes narrower."""
+        """Account for rows that the terminal wraps when it becomes narrower."""
         renderer = self._app.renderer
         screen, columns = renderer.last_rendered_screen, self._size().columns
         if screen is None:
@@ -277,7 +276,7 @@ class Console(Face):
         self._print_pending()
 
     def _print_pending(self) -> None:
-        """Print above the live lines, a part of what waits if that is much."""
+        """Print pending output above the live lines, in parts if there is much."""
         if not self._pending:
             return
         text = "".join(self._pending)
@@ -300,7 +299,7 @@ class Console(Face):
             self._on_idle()
 
     def _on_idle(self) -> None:
-        """The frame is on the terminal."""
+        """Act on a frame that was written."""
         if self._is_due:
             self._is_due = False
             self._app.invalidate()
@@ -312,7 +311,7 @@ class Console(Face):
             self.leave()
 
     def _arm(self, asked: _Asked) -> None:
-        """Take keys for the question from now on; those that were typed before go where they were meant."""
+        """Accept keys for the question from now on; earlier ones go into the person's line."""
         if self._asked is not asked or not self._app.is_running:
             return
         with set_app(self._app):
@@ -453,7 +452,7 @@ class Console(Face):
         keys.add("c-v", filter=writes)(lambda _: self.chat.spawn(self._insert_picture()))
         keys.add("up", filter=picks)(lambda _: self._move(-1))
         keys.add("down", filter=picks)(lambda _: self._move(1))
-        keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are no answers
+        keys.add("up", filter=edits)(lambda event: event.current_buffer.cursor_up())  # past prompts are not answers
         keys.add("down", filter=edits)(lambda event: event.current_buffer.cursor_down())
 
         @keys.add(Keys.BracketedPaste, filter=writes)
@@ -563,7 +562,7 @@ class Console(Face):
 
     def _suspend(self) -> None:
         if sys.platform != "win32":
-            # This process alone: the session goes on, as it does for any client that does not read.
+            # Only this process stops; the session continues, as for any client that does not read.
             def stop() -> None:
                 self._writer.drain(LEAVES_WITHIN_S)
                 os.kill(os.getpid(), signal.SIGTSTP)
@@ -579,7 +578,7 @@ class LiveArea:
         self._rendered: tuple[str, int, list[str]] = ("", 0, [])
 
     def rows(self, columns: int, height: int) -> list[str]:
-        """The rows, each at most `columns` wide; the last is the status of what runs."""
+        """The rows, each at most `columns` wide; the last is the status of the running task."""
         chat = self._chat
         most = max(3, min(_MOST_ROWS, height // 3))
         rows = (self._growing(columns) or list(self._running(columns)))[-most:]

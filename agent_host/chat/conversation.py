@@ -5,21 +5,21 @@ the session, prints what is final, keeps what is live for the live line, and ask
 
 What it rests on:
 
-- What is printed is never drawn again. A terminal's scrollback belongs to the person, so only what is final goes there:
-  a block of Markdown when the next one begins (`activity`), a call when it has its result, a question when it is asked.
-  What still changes stands in a few lines below it, and the face alone draws those.
-- Nothing is printed twice. A call is printed by its id, a question by its id, an answer by its text: where the process
-  died or the gateway failed in the middle of an answer, the new one is compared with what stands there (`AnswerText`).
-- The session does not wait for the terminal. A face that is far behind makes `on_event` wait; the supervisor then stops
-  reading, and the session joins and drops pieces of its streams (docs/serve.md, "A slow client"). What was dropped is
-  said, and questions are asked for again.
+- Printed output is never redrawn. A terminal's scrollback belongs to the person, so only final output goes there: a
+  block of Markdown when the next one begins (`activity`), a call when it has its result, a question when it is asked.
+  Output that still changes is in a few lines below it, which only the face draws.
+- Nothing is printed twice. A call is printed by its id, a question by its id, an answer by its text: if the process
+  died or the gateway failed in the middle of an answer, the new one is compared with the printed text (`AnswerText`).
+- The session does not wait for the terminal. A very slow face makes `on_event` wait; the supervisor then stops reading,
+  and the session joins and drops pieces of its streams (docs/serve.md, "A slow client"). Dropped pieces are reported,
+  and open questions are requested again.
 - A listener must not wait for its session, so whatever asks the session something runs as a task of its own (`spawn`).
 
 Lives and deaths:
 
-- A session begins with the first prompt and not with the program, so that no empty ones are left behind.
-- If its process dies, `on_gone` says so and a task resumes the session in another process at once, with the task that
-  was open and those that are queued. A session whose process dies again and again is left alone, resumable.
+- A session starts with the first prompt and not with the program, so that no empty ones are left.
+- If its process dies, `on_gone` reports it and a task resumes the session in another process at once, with the open
+  task and the queued ones. A session whose process dies repeatedly is left resumable.
 - If this program dies, the process of the session finishes its step at the end of its input and leaves the session
   resumable, as it does for any client. `chat --continue` takes the newest such session of the workspace.
 
@@ -28,10 +28,10 @@ were a function. A question that is answered elsewhere, or that ends with its ta
 
 Traps:
 
-- An Escape stops one task and no more: while the next queued one begins, a second Escape does nothing to that.
+- An Escape stops only one task: a second Escape while the next queued task starts does not affect that one.
 - A prompt that was typed while the session is being resumed waits for it (`_opening`), in order.
-- What a person undid is told to the model with the next prompt, because the host has no other way to tell it
-  something outside of a task.
+- The model is told about an undo with the next prompt, because the host has no other way to tell it something outside
+  of a task.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _MARKS: Final = {
 
 
 class Conversation:
-    """See the module. `records` is what this machine has on disk, `mode` the options of the session as they are."""
+    """See the module. `records` are this machine's stored sessions, `mode` the current options of the session."""
 
     def __init__(
         self, face: Face, paper: Paper, supervisor: Supervisor, spec: SessionSpec, records: LocalRecords
@@ -116,7 +116,7 @@ class Conversation:
         self._opening = asyncio.Lock()
         self._beside: set[asyncio.Task[None]] = set()
         self._closing: SupervisedSession | None = None
-        self._open_task: str | None = None  # of a process that died
+        self._open_task: str | None = None  # from a process that died
         self._stopped: tuple[str, float] = ("", 0.0)
         self._deaths: list[float] = []
         self._reported: set[str] = set()
@@ -131,7 +131,7 @@ class Conversation:
         return self._spec.directory
 
     def diff_of(self, payload: Mapping[str, Any]) -> str:
-        """The change that a call made, by its event or its item."""
+        """The diff of a call, by its event or its item."""
         return "" if self.session is None else self.records.diff_of_call(self.session.session_id, payload)
 
     # What a person does
@@ -142,7 +142,7 @@ class Conversation:
         return self.task_id is not None
 
     def submit(self, text: str) -> None:
-        """Take what was typed: a command, or a prompt, which waits if a task runs."""
+        """Handle typed input: a command, or a prompt, which is queued if a task runs."""
         if _COMMAND.fullmatch(text.strip()):
             self.spawn(run_command(self, text.strip()))
         elif text.strip():
@@ -176,7 +176,7 @@ class Conversation:
     async def _start(self, task_id: str, prompt: str) -> None:
         session = await self.open_session()
         paused, self.paused_task = self.paused_task, None
-        if paused is not None:  # the prompt takes its place
+        if paused is not None:  # the prompt replaces it
             await session.request("ResumeSession", {"autoContinue": False})
             with contextlib.suppress(RpcFailure):
                 await session.request("CancelTask", {"taskId": paused, "force": True})
@@ -190,7 +190,7 @@ class Conversation:
         return False
 
     async def steer(self, text: str) -> None:
-        """Tell the running task something; without one it is a prompt."""
+        """Send a message to the running task; without a task it is a prompt."""
         if self.task_id is None or self.session is None:
             await self.say(text)
             return
@@ -222,11 +222,11 @@ class Conversation:
         return True
 
     async def _cancel(self, session: SupervisedSession, task_id: str, *, force: bool) -> None:
-        with contextlib.suppress(*_FAILURES):  # it has ended meanwhile
+        with contextlib.suppress(*_FAILURES):  # the task has ended meanwhile
             await session.request("CancelTask", {"taskId": task_id, "force": force})
 
     async def unfold(self) -> None:
-        """Print all that the last command printed."""
+        """Print the whole output of the last command."""
         if self.last_output is None:
             self.note("no output is folded")
             return
@@ -237,7 +237,7 @@ class Conversation:
         self.face.print(self.paper.unfolded(f"output of {call_id}", lines))
 
     def unfold_thinking(self) -> None:
-        """Print what the model thought last."""
+        """Print the model's last thinking."""
         thought = self.activity.thinking or self.last_thinking
         if thought:
             self.face.print(self.paper.unfolded("the model's thinking", thought.split("\n")))
@@ -245,7 +245,7 @@ class Conversation:
             self.note("the model has not shown any thinking")
 
     async def picture_of_clipboard(self) -> str | None:
-        """Keep the picture of the clipboard where the session's tools may read it; returns its mention."""
+        """Store the clipboard's picture in a place that the session's tools may read; return its mention."""
         data = await asyncio.to_thread(self.records.picture)
         if data is None:
             self.note("there is no picture in the clipboard (or none of wl-paste, xclip and pngpaste is installed)")
@@ -267,12 +267,12 @@ class Conversation:
             return self.session
 
     async def settled(self) -> None:
-        """Wait for a session that is being opened."""
+        """Wait until a session that is being opened is open."""
         async with self._opening:
             pass
 
     async def resume(self, session_id: str, *, goes_on: bool = True) -> None:
-        """Show a session as it was and go on with it; if that cannot be, this one stays."""
+        """Show a session's transcript and continue it; if that fails, keep the current session."""
         before = self.session
         await self.close_session()
         async with self._opening:
@@ -294,7 +294,7 @@ class Conversation:
         return True
 
     async def _go_on(self, result: Mapping[str, Any], *, goes_on: bool = True) -> None:
-        """Continue what was open, or leave it paused."""
+        """Continue the open task, or leave it paused."""
         open_task = result.get("incompleteTask")
         if self.session is None or (open_task is None and not result.get("queuedTasks")):
             return
@@ -308,7 +308,7 @@ class Conversation:
         await self.session.request("ResumeSession")
 
     async def go_on(self) -> None:
-        """Continue the task that is paused."""
+        """Continue the paused task."""
         if self.paused_task is None or self.session is None:
             return
         task_id, self.paused_task = self.paused_task, None
@@ -324,8 +324,8 @@ class Conversation:
             self.warn(f"the task cannot continue: {error}")
 
     async def close_session(self) -> None:
-        """Let go of the session: its process finishes its step, and it stays resumable. An interrupt ends it at once,
-        which leaves it resumable too."""
+        """Close the session: its process finishes its step, and it stays resumable. An interrupt ends the process at
+        once, which leaves the session resumable too."""
         async with self._opening:
             session, self.session = self.session, None
             self.questions.withdraw()
@@ -353,7 +353,7 @@ class Conversation:
         await self._supervisor.aclose()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside; what goes wrong is said."""
+        """Run a coroutine as a task; its failure is reported."""
         task = asyncio.ensure_future(work)
         self._beside.add(task)
         task.add_done_callback(self._beside_done)
@@ -368,21 +368,21 @@ class Conversation:
         self.face.refresh()
 
     def report(self, context: Mapping[str, Any]) -> None:
-        """Say once what failed in a key's or a task's handler; see `loop.set_exception_handler`."""
+        """Report once a failure in a key's or a task's handler; see `loop.set_exception_handler`."""
         error = context.get("exception")
         said = context.get("message", "") if error is None else f"{type(error).__name__}: {error}"
         if said not in self._reported:
             self._reported.add(said)
             self.warn(f"internal error: {said}")
 
-    # What is said besides the model's words
+    # Messages of the host
 
     def note(self, text: str) -> None:
-        """Say something."""
+        """Print a note."""
         self.face.print(self.paper.notice(text))
 
     def warn(self, text: str) -> None:
-        """Say something that should be seen."""
+        """Print a warning."""
         self.face.print(self.paper.warning(text))
 
     # Listener
@@ -419,7 +419,7 @@ class Conversation:
         await self.face.room()
 
     async def _catch_up(self, session_id: str, task_id: str) -> Mapping[str, Any]:
-        """Print what is on record of a task and was not heard; returns the mark of its end, if it has one."""
+        """Print recorded items of a task that were missed; return the mark of its end, if it has one."""
         end: Mapping[str, Any] = {}
         for item in await asyncio.to_thread(self.records.items, session_id, task_id):
             step_id = str(item.get("stepId", ""))
@@ -451,7 +451,7 @@ class Conversation:
 
     async def on_resumed(self, result: dict[str, Any]) -> None:
         """See Listener."""
-        del result  # the next prompt has resumed it
+        del result  # the next prompt resumed it
 
     async def revive(self) -> None:
         """Resume the session in another process, if its own has died."""
@@ -537,7 +537,7 @@ class Conversation:
         kind, payload = event["eventType"], event["payload"]
         self._has_gap = False
         if kind == "session_paused":
-            self.answer.take_back()  # the answer is asked for again
+            self.answer.take_back()  # the answer is requested again
         else:
             self._print_blocks(self.answer.end(is_whole=kind == "task_completed"))
         self.queued.pop(event.get("taskId", ""), None)
@@ -574,7 +574,7 @@ class Conversation:
         text = self.paper.call(name, subject, status=status, result=result, tail=tail, hidden=hidden, diff=diff)
         self.face.print(text)
 
-    # Items of a transcript, in the form that events have: a conversation that is continued looks as it was.
+    # Items of a transcript in the form of events, so that a continued conversation looks as before.
 
     def _print_item(self, item: Mapping[str, Any]) -> None:
         if item["kind"] == "message" and item["role"] == "user":
@@ -598,7 +598,7 @@ class Conversation:
         arguments = item["arguments"] if isinstance(item["arguments"], dict) else {}
         subject = subject_of(arguments, "", self.workspace)
         output = CommandOutput()
-        if item["toolName"] in _COMMANDS:  # the model read its streams, each under its name
+        if item["toolName"] in _COMMANDS:  # the model got its streams, each under its name
             for text in _STREAMS.split(str(item.get("output", "")))[2::2]:
                 output.add("all", text.rstrip("\n") + "\n" if text.strip() else "")
             self.last_output = (f"{item['toolName']} {subject}", output, item)

@@ -79,8 +79,7 @@ def _commands(text: str) -> Iterator[Completion]:
 
 
 def named_picture(pasted: str, workspace: str) -> str | None:
-    """The mention of a picture whose path was pasted, as terminals do it for a file that is dropped on them; None for
-    any other text."""
+    """The mention of a picture whose path was pasted, as terminals do for a dropped file; None for any other text."""
     text = pasted.strip()
     if "\n" in text or not text.lower().rstrip("'\"").endswith(_PICTURES):
         return None
@@ -100,7 +99,7 @@ _END: Final = "\x1e"
 
 
 class PromptHistory(History):
-    """Prompts without their secrets, which `clean` takes out."""
+    """Prompts without their secrets, which `clean` removes."""
 
     def __init__(self, state_dir: str, clean: Callable[[str], str]) -> None:
         super().__init__()
@@ -113,7 +112,7 @@ class PromptHistory(History):
         return reversed([one for one in prompts if one])
 
     def store_string(self, string: str) -> None:
-        """See History. What the disk refuses is no history, and no error."""
+        """See History. A disk failure is ignored; the prompt is then missing from the history."""
         text = f"{self._clean(string).replace(_END, ' ')}\n{_END}\n"
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)

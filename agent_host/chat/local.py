@@ -57,22 +57,22 @@ class LocalRecords:
         self._undone: set[str] = set()
         self._pictures = 0
 
-    # What is on record
+    # Records
 
     def sessions(self, search: str = "") -> list[Choice]:
-        """The sessions, newest first, that no other process has; their ids are the values."""
+        """The sessions that no other process uses, newest first; their ids are the values."""
         rows = stored_sessions(self.state_dir).all(search=search)
         return [Choice(row.session_id, _line(row)) for row in rows if row.pid is None]
 
     def newest(self) -> str | None:
-        """The id of the newest session of the workspace that no process has."""
+        """The id of the newest session of the workspace that no process uses."""
         for row in stored_sessions(self.state_dir).all():
             if row.pid is None and row.workspace and os.path.realpath(row.workspace) == self.workspace:
                 return row.session_id
         return None
 
     def others_here(self, own: str | None) -> list[str]:
-        """A line for each session that another process has in this workspace."""
+        """A line for each session that another process uses in this workspace."""
         return [
             f"another process ({row.pid}) works in this workspace too: {one_line(row.title or row.session_id, 200)}"
             for row in stored_sessions(self.state_dir).all()
@@ -80,23 +80,22 @@ class LocalRecords:
         ]
 
     def items(self, session_id: str, task_id: str) -> list[Item]:
-        """The items of a task, as they are on record."""
+        """The recorded items of a task."""
         try:
             return stored_sessions(self.state_dir).record(session_id).items(task_id)
         except (AgentHostError, StateError, OSError):
             return []
 
     def transcript(self, session_id: str) -> Transcript:
-        """The session as it is shown. Raises AgentHostError, StateError."""
+        """The session's transcript. Raises AgentHostError, StateError."""
         return stored_sessions(self.state_dir).record(session_id).transcript()
 
     def session_id_of(self, key: str) -> str:
-        """The id that a person means; see `host.records.session_id_of`. Raises SessionNotFound."""
+        """The full session id for typed text; see `host.records.session_id_of`. Raises SessionNotFound."""
         return session_id_of(self.state_dir, key)
 
     def diff_of_call(self, session_id: str, payload: Mapping[str, Any]) -> str:
-        """The diff that a write left in the session's folder, by its `tool_completed` or its item; empty if it has
-        none."""
+        """The diff of a write from the session's folder, by its `tool_completed` or its item; empty if it has none."""
         if payload.get("toolName") not in _DIFFS or payload["status"] != "succeeded":
             return ""
         references = list(payload.get("storageRefs", ()))
@@ -105,7 +104,7 @@ class LocalRecords:
         return self._artifact(session_id, references[0]) if references else ""
 
     def stored_output(self, session_id: str, payload: Mapping[str, Any]) -> list[str]:
-        """All lines that a command printed, as they were stored; else what the model read."""
+        """All stored output lines of a command; else the text that the model got."""
         references = list((payload.get("storedParts") or {}).values())
         output = str(payload.get("output", ""))
         found = _IN_OUTPUT.search(output)
@@ -145,11 +144,11 @@ class LocalRecords:
             return propose(
                 self._flags, tool, arguments, session_id=session_id, workspace=self.workspace, state_dir=self.state_dir
             )
-        except (AgentHostError, OSError, ValueError):  # a file that is no bundle has no line to add
+        except (AgentHostError, OSError, ValueError):  # an invalid bundle has no line to add
             return None
 
     def make_default(self, proposal: Proposal) -> str:
-        """Set `host.policy` of the user's configuration; returns what was done."""
+        """Set `host.policy` of the user's configuration; return a message about it."""
         try:
             return proposal.make_default()
         except AgentHostError as error:
@@ -174,14 +173,14 @@ class LocalRecords:
     # Forms and files
 
     def form_fields(self, details: Mapping[str, Any]) -> Sequence[FormField]:
-        """The fields of an MCP server's question."""
+        """The fields of an MCP server's elicitation."""
         if "form" not in details:
             return ()
         return form_of(str(details["source"]), str(details["question"]), details["form"], None, str).fields
 
     def undo(self, session_id: str) -> tuple[list[str], str]:
-        """Put back the files of the last step that changed some; returns lines for the person, and a note for the
-        model, empty if nothing was done."""
+        """Restore the files of the last step that changed some; return lines for the person, and a note for the model,
+        empty if nothing was done."""
         try:
             done = undo_last_step(self.state_dir, session_id, self.workspace, self._undone)
         except AgentHostError as error:
@@ -190,7 +189,7 @@ class LocalRecords:
         return done.lines, done.note
 
     def picture(self) -> bytes | None:
-        """The picture of the clipboard as PNG; None if there is none, or no program to ask. No program of the workspace
+        """The clipboard's picture as PNG; None if there is none, or no program to read it. No program of the workspace
         is started."""
         for program, *arguments in _CLIPBOARD_PROGRAMS:
             path = find_program(program, os.environ.get("PATH", os.defpath), (self.workspace,))
@@ -205,7 +204,7 @@ class LocalRecords:
         return None
 
     def keep_picture(self, session_id: str, data: bytes) -> str:
-        """Keep a picture in the session's temporary directory; returns its path. Raises OSError."""
+        """Store a picture in the session's temporary directory; return its path. Raises OSError."""
         folder = session_directory(self.state_dir, session_id, os.environ)
         while True:
             self._pictures += 1

@@ -1,7 +1,7 @@
 """Lines of a session for the scrollback of a terminal. Pure.
 
-Whatever a model, a tool or a file wrote begins in the third column, however it is wrapped; what begins in the first is
-the host's own. So no text can pass for a question or a notice. All of it is escaped: it steers nothing.
+Text of a model, a tool or a file starts in the third column, however it is wrapped; only the host's own text starts in
+the first. So no text can look like a question or a notice. All of it is escaped, so it cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _RENDERED_CHARS: Final = 8192
 
 
 class Paper:
-    """`columns` tells the width of the terminal, `styled` if colours are wanted; `plain` is for screen readers and dumb
-    terminals: words in place of symbols, and nothing is laid out."""
+    """`columns` returns the width of the terminal, `styled` is true if colours are wanted; `plain` is for screen
+    readers and dumb terminals: words instead of symbols, and no layout."""
 
     def __init__(self, columns: Callable[[], int], *, styled: bool, plain: bool = False) -> None:
         self._columns = columns
@@ -62,7 +62,7 @@ class Paper:
         return min(max(self._columns(), 20), _MOST_COLUMNS)
 
     def style(self, colour: str, text: str) -> str:
-        """`text` in a colour, if colours are wanted."""
+        """Return `text` in a colour, if colours are wanted."""
         return f"{colour}{text}{PLAIN}" if self.styled and text else text
 
     def prompt(self, text: str, *, steers: bool = False) -> str:
@@ -82,24 +82,24 @@ class Paper:
         return "\n" + self._indented(part for row in rows for part in wrap_coloured(row, self.columns - len(INDENT)))
 
     def notice(self, text: str, *, colour: str = DIM) -> str:
-        """A line of the host's own."""
+        """A line of the host."""
         return self._hanging("agent-host: " if self.plain else "· ", escape(text), colour)
 
     def warning(self, text: str) -> str:
-        """A line that should be seen."""
+        """A warning of the host."""
         return self.notice(text, colour=YELLOW)
 
     def quoted(self, text: str) -> str:
-        """Lines of somebody else's, as they are."""
+        """Lines of another source, as they are."""
         return self._indented(wrap(escape(text), self.columns - len(INDENT)))
 
     def thinking(self, seconds: float, text: str) -> str:
-        """The fold of what the model thought."""
+        """The folded line for the model's thinking."""
         words = count_noun(len(text.split()), "word")
         return self.notice(f"thought for {duration(seconds)} ({words}; Ctrl-T shows them)")
 
     def unfolded(self, title: str, lines: Iterable[str]) -> str:
-        """All of what was folded; colours of a program's output stay."""
+        """The complete folded text; colours of a program's output are kept."""
         return self.notice(title) + self._output(lines)
 
     def _output(self, lines: Iterable[str]) -> str:
@@ -117,8 +117,7 @@ class Paper:
         hidden: str = "",
         diff: str = "",
     ) -> str:
-        """A call that has its result: the line of the call, and the last lines of what it printed or the change that it
-        made."""
+        """A finished call: its line, and the last lines of its output or its diff."""
         colour = {"succeeded": GREEN, "denied": YELLOW}.get(status, RED)
         mark = {"succeeded": "done: ", "denied": "denied: "}.get(status, "failed: ") if self.plain else "● "
         title = self._hanging(mark, escape(f"{name} {subject}".rstrip(), keep=""), "", mark_colour=colour)
@@ -128,14 +127,14 @@ class Paper:
         return f"\n{title}{body}{self._output(tail)}" + (self.diff(diff, most=_DIFF_LINES) if diff else "")
 
     def diff(self, diff: str, *, most: int | None = None) -> str:
-        """A unified diff, side by side where there is room."""
+        """A unified diff, side by side if there is room."""
         rows = list(self.diff_rows(diff, self.columns - len(INDENT)))
         more = 0 if most is None else len(rows) - most
         shown = self._indented(rows if more <= 0 else rows[:most])
         return shown if more <= 0 else shown + self._hanging(INDENT, f"… {count_noun(more, 'line')} more (/diff)", DIM)
 
     def question(self, payload: Mapping[str, Any]) -> str:
-        """A question in full: nothing of it is cut here."""
+        """A question in full; nothing is cut here."""
         bar = INDENT if self.plain else self.style(YELLOW, "┃ ")
         diff = str(payload["details"].get("diff", ""))
         shown = {**payload, "details": {name: one for name, one in payload["details"].items() if name != "diff"}}
@@ -146,14 +145,14 @@ class Paper:
         return "\n" + "".join(f"{bar}{row}\n" for row in rows)
 
     def rows(self, rows: Iterable[str], *, hang: int = 4) -> str:
-        """Rows of the host's own, as they are but for their escapes."""
+        """Rows of the host, escaped and otherwise unchanged."""
         wrapped = (line for row in rows for line in wrap(escape(row, keep=""), self.columns, hang))
         return "".join(f"{line}\n" for line in wrapped)
 
     def diff_rows(self, diff: str, columns: int) -> Iterator[str]:
         """The rows of a diff, each at most `columns` wide."""
-        # At newlines alone: a file may hold what else counts as an end of a line, and no part of it is to pass for
-        # another.
+        # Split only at newlines: a file may contain other line breaks, and no part of a line may look like another
+        # line.
         lines = [escape(line, keep="") for line in diff.replace("\t", "    ").removesuffix("\n").split("\n")]
         marks = {line[:1] for line in lines if not line.startswith(("+++", "---"))}
         if self.plain or columns < SIDE_BY_SIDE_COLUMNS or len(lines) > _MOST_PAIRED or not marks >= {"+", "-"}:
@@ -229,7 +228,7 @@ class Paper:
 
 
 def duration(seconds: float) -> str:
-    """A time in words that get no longer than need be."""
+    """A duration as short text."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = int(seconds)
@@ -251,7 +250,7 @@ def result_line(payload: Mapping[str, Any]) -> str:
         parts.append(count_noun(len(payload["images"]), "picture"))
     if payload.get("commandId"):
         parts.append("runs in the background")
-    if "startedAt" in payload and "endedAt" in payload:  # what was waited for before is not its time
+    if "startedAt" in payload and "endedAt" in payload:  # earlier waits do not count
         began, ended = (datetime.fromisoformat(payload[name]) for name in ("startedAt", "endedAt"))
         seconds = (ended - began).total_seconds()
         parts += [duration(seconds)] if seconds >= 1 else []
@@ -260,7 +259,7 @@ def result_line(payload: Mapping[str, Any]) -> str:
 
 
 def compaction_in_words(payload: Mapping[str, Any]) -> str:
-    """The parts of the conversation that requests no longer contain."""
+    """Describe the parts of the conversation that requests no longer contain."""
     parts = [f"{payload['droppedMessages']} messages are left out"] if payload.get("droppedMessages") else []
     if payload.get("clearedMessages"):
         parts.append(f"large results of the first {payload['clearedMessages']} messages are not shown")
@@ -272,7 +271,7 @@ def compaction_in_words(payload: Mapping[str, Any]) -> str:
 
 
 def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:
-    """The end of a task that was not completed, or of the session, in one line."""
+    """Describe the end of a task that was not completed, or of the session, on one line."""
     what = kind.partition("_")[2] if kind != "session_failed" else "the session failed"
     parts = [what, *(str(payload[name]) for name in ("reason", "message") if payload.get(name))]
     if kind == "task_cancelled" and len(parts) > 1:

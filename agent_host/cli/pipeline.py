@@ -37,7 +37,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def title_of_end(details: Mapping[str, Any]) -> str:
-    """The verdict, why and who ended it: `failed: LLM_GATEWAY_ERROR, by infrastructure`."""
+    """The verdict, its reason and the party that ended the task: `failed: LLM_GATEWAY_ERROR, by infrastructure`."""
     why = f": {details['reason']}" if details.get("reason") not in (None, details["verdict"].upper()) else ""
     by = f", by {details['endedBy']}" if details.get("endedBy") else ""
     return f"{details['verdict']}{why}{by}"
@@ -116,9 +116,9 @@ def _denials(result: Result, items: Sequence[Mapping[str, Any]], resume: str | N
 def junit_of(
     result: Result, items: Sequence[Mapping[str, Any]], exit_code: int, *, prompt: str, resume: str | None
 ) -> bytes:
-    """The report in JUnit's form: a case for the task, failed where the exit code is not 0, one for each command, and
-    a skipped one for each call that was denied. A command's exit code is text: a test that is red on the way to green
-    fails nothing."""
+    """The report in JUnit's form: a case for the task, failed if the exit code is not 0, one for each command, and a
+    skipped one for each denied call. A command's exit code is only text, because a test that fails on the way to
+    success must fail nothing."""
     details = result.details
     task = _case("agent-host", f"task: {one_line(prompt, _LINE_BYTES)}", details["durationMs"])
     if exit_code:
@@ -138,7 +138,8 @@ def junit_of(
 
 
 class Tested(NamedTuple):
-    """A case of a test of a policy: `problem` is what is not as expected, "" for nothing; `error`: it is unusable."""
+    """A case of a test of a policy: `problem` describes the difference from the expectation, "" if there is none;
+    `error`: the case is invalid."""
 
     name: str
     problem: str = ""
@@ -182,12 +183,12 @@ def _xml(text: str) -> str:
 
 
 def is_command(item: Mapping[str, Any]) -> bool:
-    """True for a call that ran a command, or was to."""
+    """True for a call that ran a command, or would have."""
     return item.get("kind") == "call" and item.get("status") != "denied" and command_line_of(item) is not None
 
 
 def command_line_of(item: Mapping[str, Any]) -> str | None:
-    """The line of a call that runs a command; None for any other call."""
+    """The command line of a call that runs a command; None for any other call."""
     given = item.get("editedArguments", item.get("arguments"))
     if not isinstance(given, dict):
         return None
@@ -234,7 +235,7 @@ _CUT: Final = "\n\nThe rest of the summary is left out: it was too long for this
 
 
 class StepMarks:
-    """A sink that has the runner fold what is printed during a step of the task. `flush` ends an open line of prose."""
+    """A sink that makes the runner fold the output of each step of the task. `flush` ends an open line of prose."""
 
     def __init__(self, flush: Callable[[], None], stream: TextIO | None = None) -> None:
         self._flush = flush
@@ -243,7 +244,7 @@ class StepMarks:
         self._is_github = bool(os.environ.get(GITHUB))
 
     def take(self, event: Event) -> None:
-        """Begin a group with a step, and end the one before."""
+        """Begin a group at each step, and end the previous one."""
         if event.event_type is EventType.STEP_STARTED:
             self.end()
             self._flush()
@@ -256,10 +257,10 @@ class StepMarks:
             self.end()
 
     def flush(self) -> None:
-        """All marks are printed already."""
+        """Do nothing: marks are printed at once."""
 
     def end(self) -> None:
-        """End the group that is open."""
+        """End the open group."""
         if self._open is None:
             return
         self._flush()
@@ -278,9 +279,9 @@ class StepMarks:
         code: int,
         resume: str | None,
     ) -> None:
-        """Print the annotations of a run that will exit with `code`, where the runner is GitHub's: how the task ended,
-        with the command that resumes it, then what its failed commands say about files. `items` gives those of the
-        task's transcript."""
+        """Print the annotations of a run that will exit with `code`, if the runner is GitHub's: the end of the task
+        with the command that resumes it, then the findings of its failed commands about files. `items` returns those of
+        the task's transcript."""
         if not self._is_github:
             return
         self._flush()
@@ -310,13 +311,13 @@ def _words_of_end(result: Result, resume: str | None) -> str:
     return "; ".join(parts)
 
 
-# What failed commands say about files.
+# Findings of failed commands about files.
 
 Kind = Literal["error", "warning"]
 
 
 class Finding(NamedTuple):
-    """A place in a file, relative to the repository, and what a command says about it; `column` 0 is unknown."""
+    """A position in a file, relative to the repository, and a command's message about it; `column` 0 is unknown."""
 
     kind: Kind
     file: str
@@ -326,8 +327,8 @@ class Finding(NamedTuple):
 
 
 def findings_of(items: Sequence[Mapping[str, Any]], workspace: str) -> list[Finding]:
-    """The findings of the commands that failed, in order and each once. `items` are those of a transcript,
-    `workspace` is a real path."""
+    """The findings of failed commands, in order and without duplicates. `items` are those of a transcript, `workspace`
+    is a real path."""
     last: dict[tuple[str | None, Any], Mapping[str, Any]] = {}
     for item in items:
         if is_command(item):
@@ -355,7 +356,7 @@ def _folder_of(item: Mapping[str, Any]) -> str:
 
 
 class _WorkspaceFiles:
-    """Files of the workspace, as the runner names them: from the root of the repository, where that is known."""
+    """Files of the workspace by the runner's names: relative to the root of the repository, if that is known."""
 
     def __init__(self, workspace: str) -> None:
         self._workspace = os.path.realpath(workspace)
@@ -364,8 +365,8 @@ class _WorkspaceFiles:
         self._known: dict[tuple[str, str], str | None] = {}
 
     def relative(self, name: str, folder: str) -> str | None:
-        """The name from the root for a file that a command named in `folder`; None for one that is not there or not in
-        the workspace."""
+        """The name from the root of a file that a command, running in `folder`, named; None if the file does not exist
+        or is not in the workspace."""
         key = (name, folder)
         if key not in self._known:
             self._known[key] = None
@@ -384,7 +385,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 _FILE: Final = r"(?P<file>(?:[A-Za-z]:)?[^\s:()\"'<>|*?][^:()\"'<>|*?\n]*?)"
 _WORD: Final = r"(?P<kind>fatal error|error|warning|note|info|help)"
-# gcc, clang, go, mypy, ruff, flake8, pytest, eslint's unix form and their like; tsc with colours off and on.
+# gcc, clang, go, mypy, ruff, flake8, pytest, eslint's unix form and their like; tsc without and with colours.
 _COLONS: Final = re.compile(
     rf"{_FILE}:(?P<line>\d{{1,7}})(?::(?P<column>\d{{1,5}}))?(?::| -)\s+(?:{_WORD}\b:?\s*)?(?P<message>\S.*)"
 )
@@ -412,7 +413,7 @@ class _OutputReader:
         self._eslint = ""
 
     def read(self, line: str) -> Finding | None:
-        """The finding that `line` completes."""
+        """Return the finding that `line` completes."""
         if self._panic is not None:
             panic, self._panic = self._panic, None
             return _finding(panic, message=line.strip() or "panicked")
@@ -469,7 +470,7 @@ def _kind_of(word: str | None) -> Kind:
 
 
 def append_summary(path: str, text: str) -> None:
-    """Add `text` to the step's summary, as much of it as the runner takes. A failure is only said."""
+    """Add `text` to the step's summary, up to the runner's limit. A failure is only reported."""
     data = text.encode("utf-8", "replace")
 
     def cut(there: int) -> bytes:
@@ -483,7 +484,7 @@ def append_summary(path: str, text: str) -> None:
 
 
 def append_outputs(path: str, values: Mapping[str, str]) -> None:
-    """Add outputs of the step. No value can end itself: the word that does is random."""
+    """Add outputs of the step. The delimiter is random, so no value can contain it."""
     text = ""
     for name, value in values.items():
         word = f"agent-host-{secrets.token_hex(16)}"
@@ -492,7 +493,7 @@ def append_outputs(path: str, values: Mapping[str, str]) -> None:
 
 
 def _append(path: str, make: Callable[[int], bytes]) -> None:
-    """Append to a regular file what `make` makes of its size."""
+    """Append to a regular file the bytes that `make` returns for its size."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         with os.fdopen(os.open(path, flags, 0o644), "ab", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""`agent-host policy`: what a bundle would say to a call, and what is wrong with a bundle. Nothing is executed."""
+"""`agent-host policy`: a bundle's decisions on calls, and the problems of a bundle. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _MAX_LINE_BYTES = 32 * 1024 * 1024
 
 
 def check(namespace: argparse.Namespace) -> int:
-    """`policy check`: one decision for a call, or one a line for a file of cases; exit 2 when a case cannot be read.
-    With `--exit-code` a decision has a code of its own."""
+    """`policy check`: one decision for a call, or one per line for a file of cases; exit 2 if a case cannot be read.
+    With `--exit-code` each decision has its own code."""
     policy = policy_of_options(namespace)
     runs = DryRuns(policy, MACHINE.now())
     if namespace.batch is not None:
@@ -56,8 +56,8 @@ _CODES = {"ALLOWED": exit_codes.COMPLETED, "DENIED": exit_codes.FAILED, "APPROVA
 
 
 def validate(namespace: argparse.Namespace) -> int:
-    """`policy validate`: every problem of a bundle with its JSON path, exit 2 when there is one; else what its
-    lists allow besides the programs that they name."""
+    """`policy validate`: every problem of a bundle with its JSON path, exit 2 if there is one; else what its lists
+    allow apart from the programs that they name."""
     try:
         raw = read_regular_file(anchor(namespace.file))
     except OSError as error:
@@ -75,7 +75,7 @@ def validate(namespace: argparse.Namespace) -> int:
 
 
 def show(namespace: argparse.Namespace) -> int:
-    """`policy show`: a built-in as a bundle to start from. Raises UsageError for a name that is none."""
+    """`policy show`: a built-in policy as a bundle to start from. Raises UsageError for an unknown name."""
     if namespace.name not in BUILT_IN:
         hint = hint_at(namespace.name, BUILT_IN)
         raise UsageError(f"policy show {namespace.name!r}: there is no such built-in{hint}")
@@ -84,8 +84,8 @@ def show(namespace: argparse.Namespace) -> int:
 
 
 def tools(namespace: argparse.Namespace) -> int:
-    """`policy tools`: which tools the model would be shown, and who keeps the others from it (SK 3.1). With `--skill`
-    as long as these skills are in use."""
+    """`policy tools`: the tools that the model would see, and the party that withholds the others (SK 3.1). With
+    `--skill`: while these skills are in use."""
     policy = policy_of_options(namespace)
     skills = policy.skill_limits(namespace.skill)
     for one in skills:
@@ -121,9 +121,9 @@ def _workspace(namespace: argparse.Namespace) -> str:
 
 
 def test(namespace: argparse.Namespace) -> int:
-    """`policy test`: each case of a file against the decision that it expects; exit 1 where one is another, 2 where a
-    case cannot be read. An answer does not change with the machine: commands are judged without a sandbox, and as on
-    POSIX, unless a case or an option says otherwise."""
+    """`policy test`: compare the decision on each case of a file with the expected one; exit 1 if one differs, 2 if a
+    case cannot be read. Results do not depend on the machine: commands are judged without a sandbox, and as on POSIX,
+    unless a case or an option sets it."""
     flags = {_LEVEL: "none", **policy_only(namespace)}
     policy = policy_to_try(flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     report = None if namespace.junit is None else OutputFile("junit", namespace.junit)
@@ -168,7 +168,7 @@ def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
 def _is_expectation(row: Any) -> bool:
     if not isinstance(row, dict) or not row.keys() <= {"decision", "rule"}:
         return False
-    return row.get("decision") in list(_CODES) and isinstance(row.get("rule"), str | None)  # they may be of any kind
+    return row.get("decision") in list(_CODES) and isinstance(row.get("rule"), str | None)  # they may have any type
 
 
 def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int:
@@ -203,8 +203,8 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int
 
 
 def _once(line: bytes) -> tuple[Any, str | None]:
-    """The JSON value of a line, and what is wrong with it: a name that stands twice in one of its objects, of which two
-    readers may take two values. Raises orjson.JSONDecodeError."""
+    """The JSON value of a line, and the problem with it: a name that occurs twice in one object, of which two parsers
+    may use different values. Raises orjson.JSONDecodeError."""
     raw = json_text.loads(line)
     twice: list[str] = []
 
@@ -236,7 +236,7 @@ def _read_bounded(handle: Any) -> Iterable[bytes]:
 
 
 def policy_only(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The policy, and the families of tools. `--output` is another thing here than in a session's settings."""
+    """The policy, and the families of tools. `--output` has another meaning here than in a session's settings."""
     return {key: value for key, value in settings_of_options(namespace).items() if key in _OF_POLICY}
 
 
@@ -255,7 +255,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _to_wire(decision: Decision, level: SandboxLevel) -> dict[str, Any]:
-    """A decision on the wire (interface section 3), commands being held at this level."""
+    """A decision in its wire form (interface section 3), with commands sandboxed at this level."""
     scope = decision.command_scope
     row = {
         "decision": decision.decision,

@@ -1,5 +1,5 @@
-"""Signs of life on stderr while a task runs, whatever the form of output: that it still runs, and what commands print;
-on a terminal a block of lines that is redrawn in place."""
+"""Progress on stderr while a task runs, for every form of output: heartbeat lines and the output of commands; on a
+terminal a block of lines that is redrawn in place."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ class ProgressLines:
             self._view.began()
 
     def flush(self) -> None:
-        """All that was taken is printed already."""
+        """Do nothing: output is printed at once."""
 
     def clear(self) -> None:
-        """Take away what is redrawn on the terminal, for something else to be printed there."""
+        """Erase the redrawn block on the terminal, so that something else can be printed."""
         if self._view is not None:
             self._view.clear()
 
     def stop(self) -> None:
-        """The task is over: no timer stays, and what waited for an answer is printed."""
+        """Stop all timers and print output that waited for an answer, because the task is over."""
         self._heartbeat.stop()
         if self._view is not None:
             self._view.stop()
@@ -88,7 +88,7 @@ class ProgressLines:
         self._release()
 
     def _beats(self) -> bool:
-        """True if nothing else says that the task still runs."""
+        """True if no other output shows progress."""
         return not self._progress.isatty() or is_in_ci()
 
     def _beat(self) -> None:
@@ -107,7 +107,7 @@ class ProgressLines:
             self._release()
 
     def _show_all(self, event: Event) -> None:
-        """Show an event's part of the model's thoughts, which any other event ends, and of a command's output."""
+        """Show an event's piece of the model's thinking, which any other event ends, or of a command's output."""
         lines: list[str] = []
         if event.event_type is EventType.THINKING_CHUNK:
             self._thoughts = self._thoughts or OutputLines()
@@ -122,7 +122,7 @@ class ProgressLines:
             self._print_lines(event.payload["toolCallId"], f"  output  {call.label}", lines)
 
     def _take_output(self, event: Event) -> list[str]:
-        """The lines that a piece of output completes; none of a call that is not known, or of another event."""
+        """The lines that a piece of output completes; none for an unknown call or another event."""
         call_id = event.payload["toolCallId"]
         call = self._running.calls.get(call_id)
         if call is None or event.event_type is not EventType.TOOL_OUTPUT_CHUNK:
@@ -132,7 +132,7 @@ class ProgressLines:
         return call.output.add(event.public_payload["stream"], event.public_payload["text"])
 
     def _print_lines(self, source: str, title: str, lines: list[str]) -> None:
-        """The lines, under a title where their source was not the last to print."""
+        """Print lines, under a title if another source printed last."""
         if not lines:
             return
         if source != self._printed_last:
@@ -144,7 +144,7 @@ class ProgressLines:
         return f"[{self._clock.now() - self._began:7.2f}s] {line}\n"
 
     def _put(self, text: str) -> None:
-        """Print `text`, lines with their ends; while a question stands on the terminal, behind its answer."""
+        """Print `text`, lines with their ends; if a question is open on the terminal, after its answer."""
         self._printed_last = None
         if self._is_asking():
             self._held.append(text)
@@ -168,7 +168,7 @@ class ProgressLines:
             self._put(text)
 
 
-# What a task does at the moment, from its events, and for how long: what a person who waits wants to know.
+# A task's current activity and its duration, from its events, for a person who waits.
 
 HEARTBEAT_AFTER_S = 10.0
 HEARTBEAT_EVERY_S = 30.0
@@ -176,20 +176,21 @@ _SUBJECT_CHARS = 100
 
 
 class Clock:
-    """The time of the running event loop, in seconds since some moment, and calls that are due later."""
+    """The running event loop's time, in seconds since an arbitrary moment, and its timers."""
 
     def now(self) -> float:
-        """Return the present moment."""
+        """Return the current time."""
         return time.monotonic()
 
     def later(self, delay_s: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Make `call` in `delay_s` seconds; returns what drops it, and does nothing where it was made already."""
+        """Make `call` in `delay_s` seconds. Returns a function that cancels it, and does nothing if it was made
+        already."""
         return asyncio.get_running_loop().call_later(delay_s, call).cancel
 
 
 class CallProgress:
-    """A tool call that has no result yet, by the event of its request: `since` when it runs, or waits for an approval,
-    which took `answered_ms`, and its output so far."""
+    """A tool call without a result, from the event of its request: `since` is the time from which it has run or waited
+    for an approval, `answered_ms` the duration of that wait; with its output so far."""
 
     def __init__(self, requested: Event, since: float) -> None:
         self.requested = requested
@@ -200,7 +201,7 @@ class CallProgress:
 
     @property
     def label(self) -> str:
-        """Tool and subject, without secrets and on one line."""
+        """Tool and subject, redacted and on one line."""
         payload: dict[str, Any] = self.requested.public_payload
         subject = " ".join(str(payload.get("summary", "")).split())
         subject = f"{subject[:_SUBJECT_CHARS]}…" if len(subject) > _SUBJECT_CHARS else subject
@@ -208,8 +209,8 @@ class CallProgress:
 
 
 class Running:
-    """The calls that were requested and run, or the model, `model_since` a request is out; steps count from 1. Tokens
-    and cost are those of the task, with what the request that is out is expected to take."""
+    """Running calls, or the model, which has an open request since `model_since`; steps count from 1. Tokens and cost
+    are those of the task, including the estimate for the open request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -221,7 +222,7 @@ class Running:
         self.calls: dict[str, CallProgress] = {}
 
     def take(self, event: Event) -> None:
-        """Follow the event."""
+        """Update from an event."""
         payload = event.payload
         match event.event_type:
             case EventType.SESSION_RESUMED:
@@ -247,7 +248,7 @@ class Running:
                     call.answered_ms += payload.get("latencyMs", 0)
 
     def line(self) -> str:
-        """The step, what runs or is waited for, and for how long."""
+        """The step, its running or awaited call, and the duration."""
         step = f" step {self._step}" if self._step else " the task"
         asked = [call for call in self.calls.values() if call.asked]
         active = [call for call in self.calls.values() if not call.asked]
@@ -259,7 +260,7 @@ class Running:
         return f"running{step}"
 
     def awaited(self) -> str:
-        """The model that is waited for, for how long, and what the task has taken."""
+        """The awaited model, the duration of the wait, and the task's usage."""
         since = self._clock.now() if self.model_since is None else self.model_since
         asked: dict[str, Any] = {} if self._request is None else self._request.public_payload
         parts = [escape(str(asked.get("model") or "the model"), keep=""), self._spent(since)]
@@ -268,7 +269,7 @@ class Running:
         return ", ".join(parts)
 
     def state(self, call: CallProgress, *, others: int) -> str:
-        """For how long a call has been what it is, and how many others there are: what stands behind its label."""
+        """The text after a call's label: the time in its current state, and the number of other calls."""
         more = f" (and {others} more)" if others else ""
         return f", {self._spent(call.since)} so far{more}"
 
@@ -278,7 +279,7 @@ class Running:
 
 
 class Heartbeat:
-    """Calls `beat` when nothing was printed for HEARTBEAT_AFTER_S, and every HEARTBEAT_EVERY_S from then on."""
+    """Calls `beat` after HEARTBEAT_AFTER_S without output, and every HEARTBEAT_EVERY_S from then on."""
 
     def __init__(self, clock: Clock, beat: Callable[[], None]) -> None:
         self._clock = clock
@@ -288,12 +289,12 @@ class Heartbeat:
         """Leave no timer."""
 
     def start(self) -> None:
-        """Begin to wait."""
+        """Start the timer."""
         self.note_output()
         self._wait()
 
     def note_output(self) -> None:
-        """Something was printed just now."""
+        """Note that something was just printed."""
         self._due = self._clock.now() + HEARTBEAT_AFTER_S
 
     def _wait(self) -> None:
@@ -315,9 +316,9 @@ TICK_S = 1.0
 
 
 class LiveView:
-    """Draws below everything else on the terminal `stream` what of `running` printed last, or began first, or that the
-    model is waited for. `stamp` gives a line its time. Nothing is drawn while `is_busy`: a line that is still open
-    stands there."""
+    """Draws at the bottom of the terminal `stream` the call of `running` that printed last, or else started first, or
+    the wait for the model. `stamp` adds the time to a line. Nothing is drawn while `is_busy`, because a line is still
+    open there."""
 
     def __init__(
         self, stream: TextIO, running: Running, clock: Clock, stamp: Callable[[str], str], is_busy: Callable[[], bool]
@@ -333,24 +334,24 @@ class LiveView:
         self._drop: Callable[[], None] | None = None
 
     def began(self) -> None:
-        """A call was requested, or the model was asked."""
+        """Note that a call or the model was requested."""
         if self._drop is None:
             self._drawn_at = self._clock.now()
             self._draw_at(self._drawn_at + TICK_S)
 
     def note_output(self, call_id: str) -> None:
-        """A call has printed something."""
+        """Note that a call has printed something."""
         self._latest = call_id
         self._draw_at(self._drawn_at + REDRAW_S)
 
     def clear(self) -> None:
-        """Take the block away, for something else to be printed; it comes back below that, if a call still runs."""
+        """Erase the block, so that something else can be printed; it is redrawn below that if a call still runs."""
         self._erase()
         if self._drop is not None:
             self._draw_at(self._drawn_at + REDRAW_S)
 
     def stop(self) -> None:
-        """Take the block away and leave no timer."""
+        """Erase the block and stop all timers."""
         self._erase()
         if self._drop is not None:
             self._drop()
@@ -370,7 +371,7 @@ class LiveView:
         if self._running.model_since is not None and not calls:
             if not self._is_busy():
                 self._show(f"waiting for {self._running.awaited()}", "", [])
-        elif not active or len(active) < len(calls):  # over, or a question stands there
+        elif not active or len(active) < len(calls):  # over, or a question is open there
             self._erase()
             return
         else:
@@ -381,8 +382,8 @@ class LiveView:
         self._draw_at(self._drawn_at + TICK_S)
 
     def _show(self, title: str, state: str, lines: Sequence[str]) -> None:
-        """Show `title` with `state` behind it and, dim, `lines`, in place of what was shown; each printable. What is
-        too long is cut, but for the state, and a terminal that has become too small shows nothing."""
+        """Replace the block by `title`, followed by `state`, and dimmed `lines`; each printable. Text that is too long
+        is cut, except the state; a terminal that has become too small shows nothing."""
         columns, rows = _size(self._stream)
         erase, shown = self._erasing(columns), []
         if _large_enough(columns, rows):
@@ -400,8 +401,8 @@ class LiveView:
             self._widths = []
 
     def _erasing(self, columns: int) -> str:
-        """The sequence that takes the cursor to the block's first row and erases from there. A terminal that has become
-        narrower since has wrapped the lines."""
+        """The sequence that moves the cursor to the block's first row and erases from there. A terminal that has become
+        narrower has wrapped the lines."""
         rows = sum(max(1, -(-width // max(columns, 1))) for width in self._widths)
         return f"\x1b[{rows}A\r{_ERASE_BELOW}" if rows else ""
 
@@ -409,24 +410,24 @@ class LiveView:
 # Smaller terminals show too little of a line, or scroll the block's first line out of reach.
 _MIN_ROWS = 10
 _MAX_COLUMNS = 100
-# Without wrapping a line takes one row, also where the terminal has another opinion on the width of a character.
+# Without wrapping a line uses one row, even if the terminal computes another width for a character.
 _NO_WRAP = "\x1b[?7l"
 _WRAP = "\x1b[?7h"
 _ERASE_BELOW = "\x1b[J"
 
 
 def renders(stream: TextIO) -> bool:
-    """True if Markdown on `stream` is to be rendered: a person reads it at a terminal that has styles."""
+    """True if Markdown on `stream` should be rendered, because it is a terminal with styles."""
     return stream.isatty() and wants_style() and not is_in_ci()
 
 
 def columns_of(stream: TextIO) -> int:
-    """The columns to fill: those of the terminal, within what can be read."""
+    """The columns to fill: those of the terminal, up to a readable width."""
     return min(max(_size(stream)[0], MIN_COLUMNS), _MAX_COLUMNS)
 
 
 def colour_diff(text: str) -> str:
-    """The lines of a patch in the colours that diffs have, where the user wants some."""
+    """The lines of a patch, in the usual colours of diffs if the user wants colours."""
     if not wants_style():
         return text
     return "".join(
@@ -436,7 +437,7 @@ def colour_diff(text: str) -> str:
 
 
 def can_draw(stream: TextIO) -> bool:
-    """True if lines on `stream` can be drawn again in place."""
+    """True if lines on `stream` can be redrawn in place."""
     if sys.platform == "win32" or is_in_ci() or os.environ.get("TERM", "dumb") == "dumb":
         return False
     return stream.isatty() and _large_enough(*_size(stream))
@@ -454,18 +455,18 @@ def _large_enough(columns: int, rows: int) -> bool:
     return columns >= MIN_COLUMNS and rows >= _MIN_ROWS
 
 
-# What a command prints, in lines for a person: the state that a progress bar was left in, and nothing that steers.
+# The output of a command as lines for a person: the last state of a progress bar, and no control sequences.
 
 KEPT_LINES = 5
 _OF_EACH = 2
-# What is longer without an end counts as a line.
+# Longer text without a line end counts as a line.
 _MAX_OPEN_CHARS = 16 * 1024
-# Colours, and the end of a line erased: without them the text says the same.
+# Colours, and erasing the end of a line: the text means the same without them.
 _STYLE = re.compile(r"\x1b\[[0-9;:]*[mK]")
 
 
 class OutputLines:
-    """The output of one call. Lines are given escaped, without their ends."""
+    """The output of one call. Lines are escaped and have no line ends."""
 
     def __init__(self) -> None:
         self._last: dict[str, deque[tuple[int, str]]] = {}
@@ -473,7 +474,7 @@ class OutputLines:
         self._count = 0
 
     def add(self, stream: str, text: str) -> list[str]:
-        """The lines that the next `text` of `stream` completes."""
+        """Return the lines that the next `text` of `stream` completes."""
         *whole, still_open = (self._open.get(stream, "") + text).split("\n")
         if len(still_open) > _MAX_OPEN_CHARS:
             still_open = _last_state(still_open)
@@ -484,19 +485,19 @@ class OutputLines:
         return self._keep(stream, whole)
 
     def end(self) -> list[str]:
-        """The lines that had no end when the output ended."""
+        """Return the unfinished lines at the end of the output."""
         still_open, self._open = self._open, {}
         return [line for stream, text in still_open.items() if text for line in self._keep(stream, [text])]
 
     def last(self) -> list[str]:
-        """The last lines that are not blank, at most KEPT_LINES; those that have no end yet too."""
+        """The last lines that are not blank, at most KEPT_LINES, including unfinished ones."""
         still_open = [_render(text) for text in self._open.values()]
         whole = [line for _, line in sorted(itertools.chain(*self._last.values()))]
         return [*whole, *(line for line in still_open if line.strip())][-KEPT_LINES:]
 
     def last_of_each(self) -> list[str]:
-        """The same once the output has ended, but with at least two lines of each stream: it is unknown which of two
-        streams came last, and the error may stand in either."""
+        """The same after the end of the output, but with at least two lines of each stream, because it is unknown which
+        stream was last, and the error may be in either."""
         self.end()
         newest_first = [sorted(lines, reverse=True) for lines in self._last.values()]
         ends = [line for lines in newest_first for line in lines[:_OF_EACH]]

@@ -35,8 +35,8 @@ _READ_PICTURES: Final = frozenset({"desktop", "slim"})
 
 def acp(namespace: argparse.Namespace) -> int:
     """Serve an editor until it leaves; exit 0."""
-    namespace.workspace = None  # each session has its own
-    settings = CommandLine(namespace).source.own_settings()  # a mistake is reported here, and not in the first session
+    namespace.workspace = None  # each session resolves its own
+    settings = CommandLine(namespace).source.own_settings()  # report a mistake here, and not in the first session
     hide_secrets()
     hide_key(settings)
     return asyncio.run(_serve_editor(_launch(namespace, settings), settings))
@@ -54,7 +54,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> AgentLaunch:
             return str(error)
         return None if found.llm.gateway else f"no LLM gateway: {NO_GATEWAY}"
 
-    @cache  # a list for a menu, which would be most of the time that a new session takes
+    @cache  # a list for a menu, which would take most of the time of a new session
     def choices_of(workspace: str) -> Choices:
         """The options of a session in this workspace, with the models that its policy allows."""
         flags = settings_of_options(namespace)
@@ -62,7 +62,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> AgentLaunch:
         try:
             bundle = policy_to_try(flags, workspace=workspace, state_dir=source.state_dir).bundle
             models = bundle.llm_policy.allowed_models
-        except (UsageError, PolicyBundleInvalid):  # the session says so
+        except (UsageError, PolicyBundleInvalid):  # the session reports it
             models = ()
         policy, model, sandbox = settings.host.policy, settings.llm.model, settings.sandbox.level
         levels = ("none", "landlock", "namespace", "auto")
@@ -73,7 +73,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> AgentLaunch:
 
     return AgentLaunch(
         options_again(namespace),
-        dict(os.environ),  # with the tokens that the process table does not show
+        dict(os.environ),  # includes tokens that must not be in the process table
         os.getcwd(),
         provider_problem,
         choices_of,
@@ -103,11 +103,11 @@ async def _serve_editor(launch: AgentLaunch, settings: Settings) -> int:
 
 
 def mcp(namespace: argparse.Namespace) -> int:
-    """Serve tasks until the client leaves; exit 0. Raises UsageError for options with which no session can start."""
+    """Serve tasks until the client leaves; exit 0. Raises UsageError for options that no session can start with."""
     if importlib.util.find_spec("mcp") is None:
         raise UsageError("`agent-host mcp` needs the MCP SDK: install agent-host[mcp]")
     source = CommandLine(namespace).source
-    settings = source.new().settings  # a mistake is reported here, and not in the first task
+    settings = source.new().settings  # report a mistake here, and not in the first task
     hide_secrets()
     hide_key(settings)
     policy_of_options(namespace)
@@ -130,7 +130,7 @@ def mcp(namespace: argparse.Namespace) -> int:
         gc.enable()
         sessions = Sessions(starter, options_again(namespace), Records(source.state_dir, own_sessions()))
         code = await serve(sessions, (read_from, write_to), stop, allow_approve=namespace.allow_approve)
-        if code is not None:  # a thread still waits for standard input, and would keep the process
+        if code is not None:  # a thread still waits for standard input and would keep the process alive
             os._exit(code)
         return exit_codes.COMPLETED
 

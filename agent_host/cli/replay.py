@@ -1,6 +1,6 @@
-"""Recorded sessions, run again: `agent-host replay SESSION_ID`, to see whether one still does the same; `agent-host
-policy rejudge SESSION`, the decisions of another policy on its calls; and `agent-host cost-check`, what recordings cost
-now, against a baseline."""
+"""Runs of recorded sessions: `agent-host replay SESSION_ID` compares a new run with the recording; `agent-host policy
+rejudge SESSION` shows the decisions of another policy on its calls; and `agent-host cost-check` compares the current
+cost of recordings with a baseline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NEEDS_A_PLACE = (
 
 
 def replay(namespace: argparse.Namespace) -> int:
-    """`replay`: exit code 0 where all calls are as they were, else 1."""
+    """`replay`: exit code 0 if all calls are unchanged, else 1."""
     if namespace.workspace is None:
         raise UsageError(_NEEDS_A_PLACE)
     gc.enable()
@@ -70,7 +70,7 @@ def _compare(done: Replayed) -> str:
 
 
 def _text(done: Replayed) -> Iterator[str]:
-    """Compare the calls; describe the sandbox of commands now, where that is not as it was, and what it denied."""
+    """The comparison of the calls, the sandbox of commands if it has changed, and its denials."""
     yield _compare(done)
     if done.now is None:
         return
@@ -89,7 +89,7 @@ def _text(done: Replayed) -> Iterator[str]:
 
 
 def rejudge(namespace: argparse.Namespace) -> int:
-    """`policy rejudge`: those calls that would be decided differently, or with `--output json` all of them."""
+    """`policy rejudge`: the calls that would be decided differently, or with `--output json` all of them."""
     rows = rejudge_calls(
         policy_only(namespace),
         session_id=namespace.session_id,
@@ -114,11 +114,11 @@ def _lines(rows: list[Rejudged]) -> Iterator[str]:
     yield f"{count_noun(len(rows) - edited, 'call')}{forms}, {sum(row.differs for row in rows)} decided differently\n"
 
 
-_SHORT = "/tmp"  # noqa: S108  each use makes a directory of its own there
+_SHORT = "/tmp"  # noqa: S108 each use makes its own directory there
 
 
 def cost_check(namespace: argparse.Namespace) -> int:
-    """Measure each recording and compare it, or write the baseline; exit 1 where one costs more."""
+    """Measure each recording and compare it, or write the baseline; exit 1 if one costs more."""
     before = {} if namespace.write_baseline else read_baseline(namespace.baseline)
     names = [name_of(recording) for recording in namespace.recordings]
     if len(set(names)) < len(names):
@@ -132,7 +132,7 @@ def cost_check(namespace: argparse.Namespace) -> int:
     if file is not None:
         check_apart((file,), namespace)
     gc.enable()
-    if os.path.isdir(_SHORT):  # prompts name directories: the same everywhere, or nearly
+    if os.path.isdir(_SHORT):  # prompts contain directories, so these must be nearly the same everywhere
         os.environ["TMPDIR"] = _SHORT
         tempfile.tempdir = None
     flags, state_dir = settings_of_options(namespace), state_dir_of(namespace)

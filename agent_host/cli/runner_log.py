@@ -2,12 +2,13 @@
 
 GitHub Actions, Azure Pipelines and TeamCity take commands from what a program prints: `::error::`, `##[group]`,
 `##vso[task.setvariable]`, `##teamcity[buildNumber]`. GitLab takes `section_start:` and `section_end:` before a carriage
-return. A model, a program, a server or a file's name could give them. So a marker of a command gets a space before its
-last character, and a carriage return that ends no line is written as its escape. JSON has no place for a space: there
-the character is an escape, which a parser reads as it was.
+return. A model, a program, a server or a file's name could contain them. So a marker of a command gets a space before
+its last character, and a carriage return that ends no line is written as its escape. In JSON a space would change the
+text, so the character is escaped there, and a parser restores it.
 
-The host's own commands are written by `give_github` and the functions of GitLab's sections. They take names, properties
-and a message, never a line, and escape them, so that no text of a model or a command can begin or end a command.
+The host's own commands are written by `give_github` and the functions of GitLab's sections. They accept names,
+properties and a message, never a line, and escape them, so that no text of a model or a command can start or end a
+command.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
     GithubCommand = Literal["group", "endgroup", "error", "warning"]
 
-# Between the characters of a marker there may be some without a look, over which a comparison of texts passes.
-_SEEN: Final = r"[!-9;-~\w]"  # but for the colon: of three in a row the last two would be left behind a space
+# Invisible characters may be between the characters of a marker; a comparison of texts may ignore them.
+_SEEN: Final = r"[!-9;-~\w]"  # except for the colon: of three in a row the last two would remain after the space
 _UNSEEN_LETTERS: Final = "[\u115f\u1160\u3164\uffa0]"
 _UNSEEN: Final = rf"(?:[^\t\n\r -~\w]|{_UNSEEN_LETTERS}){{0,32}}"
 
@@ -45,34 +46,34 @@ _MARKER: Final = re.compile(
 and behind white space, wherever that is; `##[` and its like are anywhere."""
 _SECTION: Final = re.compile(r"(?=(section_(?:start|end):))", re.IGNORECASE)
 _MARKERS: Final = (_MARKER, _SECTION)
-_LONGEST: Final = 512  # characters of the longest marker, and more
+_LONGEST: Final = 512  # more than the characters of the longest marker
 _LONE_RETURN: Final = re.compile(r"\r(?!\n)")
 
 
 def install() -> None:
-    """Have this process's standard output and error write for a runner."""
+    """Make this process's standard output and error write for a runner."""
     named = [name for name in RUNNERS if os.environ.get(name)]
     log = _Log((_SECTION,) if named == [GITLAB] else _MARKERS)
     sys.stdout, sys.stderr = _Text(sys.stdout, log), _Text(sys.stderr, log)
 
 
 def give_github(stream: TextIO, command: GithubCommand, message: str = "", **properties: str | int) -> None:
-    """Give the runner of GitHub a command on `stream`, on a line of its own. Nothing happens on a stream that is not
-    one of `install`."""
+    """Write a command for GitHub's runner to `stream`, on its own line. Does nothing for a stream that is not one of
+    `install`."""
     given = {name: _escape_data(str(value)) for name, value in properties.items()}
     shown = ",".join(f"{name}={value.replace(':', '%3A').replace(',', '%2C')}" for name, value in given.items())
     _write_raw(stream, f"::{command}{' ' if shown else ''}{shown}::{_escape_data(message)}\n")
 
 
 def mark_gitlab_section(stream: TextIO, edge: Literal["start", "end"], name: str, title: str, at: int) -> None:
-    """Begin or end a section of GitLab's log, `at` the time in seconds; the end of one has no title."""
+    """Begin or end a section of GitLab's log, `at` the time in seconds; an end has no title."""
     section = re.sub(r"[^a-z0-9_]", "_", name)
     _write_raw(stream, f"\x1b[0Ksection_{edge}:{at}:{section}\r\x1b[0K{escape(title, keep='')}\n")
 
 
 def _escape_data(text: str) -> str:
-    """A message as the runner reads it back. Line ends stay such; nothing in it is a marker, also where the runner
-    writes the message into its log."""
+    """Escape a message for the runner, which decodes it. Line ends are kept; nothing in it is a marker, even when the
+    runner writes the message into its log."""
     text = escape(text.replace("\r\n", "\n"), keep="\n\t")
     text = _join(text, _ends_of_markers(text), lambda char: f" {char}")
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
@@ -85,7 +86,7 @@ def _write_raw(stream: TextIO, line: str) -> None:
 
 
 def clean_json(data: bytes) -> bytes:
-    """JSON text that is equal when parsed, without markers."""
+    """Return JSON text without markers that is equal when parsed."""
     text = data.decode("utf-8", "surrogateescape")
     places = _ends_of_markers(text)
     if not places:
@@ -98,12 +99,13 @@ def _ends_of_markers(text: str, markers: Sequence[re.Pattern[str]] = _MARKERS) -
 
 
 def _join(text: str, places: set[int], written: Callable[[str], str]) -> str:
-    """`text`, the characters at `places` as `written` has them."""
+    """Return `text` with the characters at `places` replaced as in `written`."""
     return "".join(written(char) if place in places else char for place, char in enumerate(text))
 
 
 class _Log:
-    """The common part of both streams: the runner may read them as one. `markers` are those that it obeys."""
+    """The common part of both streams, because the runner may read them as one. `markers` are those that it
+    executes."""
 
     def __init__(self, markers: Sequence[re.Pattern[str]] = _MARKERS) -> None:
         self.markers = markers
@@ -112,13 +114,14 @@ class _Log:
 
 
 class _Text:
-    """A text stream; all but what is said here is that of `stream`. It is no terminal, so nothing is drawn or asked."""
+    """A text stream; everything not defined here is delegated to `stream`. It is not a terminal, so nothing is drawn or
+    asked."""
 
     def __init__(self, stream: TextIO, log: _Log) -> None:
         self._stream = stream
         self._log = log
         self._tail = ""
-        self._return = ""  # a carriage return at the end, until it is known what follows
+        self._return = ""  # a carriage return at the end, until the next character is known
         self.buffer = _Json(stream.buffer, log)
 
     def __getattr__(self, name: str) -> Any:
@@ -141,7 +144,7 @@ class _Text:
             self.write(line)
 
     def write_command(self, line: str) -> None:
-        """Write a command of the host's own, at the start of a line on both streams: they may be one."""
+        """Write a command of the host, at the start of a line on both streams, because they may be one."""
         if self._return or not {self._tail[-1:], self._log.tail[-1:]} <= {"", "\n"}:
             self.write("\n")
         put(self._stream, line)
@@ -156,7 +159,7 @@ class _Text:
 
 
 class _Json:
-    """The binary stream below, which gets whole JSON texts. Who writes to its descriptor uses `clean` first."""
+    """The binary stream, which gets complete JSON texts. Use `clean` before writing to its descriptor."""
 
     clean = staticmethod(clean_json)
 

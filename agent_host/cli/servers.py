@@ -1,9 +1,9 @@
 """Commands that serve until a signal comes. Each imports its server when it is chosen.
 
 `agent-host serve` is the session process that a desktop app starts and talks JSON-RPC to (interface section 2). The
-others say their URL on the first line of stdout: `agent-host mock-gateway` is the scripted gateway on its own, for CI,
-`agent-host tool-service` the Backend Tool Service (BT), `agent-host view` the sessions of a state directory as a live
-page.
+others print their URL on the first line of stdout: `agent-host mock-gateway` is the scripted gateway on its own, for
+CI, `agent-host tool-service` the Backend Tool Service (BT), `agent-host view` the sessions of a state directory as a
+live page.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from agent_host.rpc.server import Server
 
 
-# The sender of a signal waits for the end of the process, and not for that of a request.
+# The sender of a signal waits for the end of the process, not of a request.
 _ANSWERS_S = 1.0
 
 
 def serve(namespace: argparse.Namespace) -> int:
-    """Serve one session; exit 0 when it is over or left resumable."""
+    """Serve one session; exit 0 when it has ended or is left resumable."""
     source = CommandLine(namespace).source
     if namespace.reconnect_s and namespace.socket is None:
         raise UsageError("--reconnect-s is for --socket: no client can reconnect to standard input")
@@ -47,8 +47,8 @@ def serve(namespace: argparse.Namespace) -> int:
 
 
 async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s: float, begin_s: float) -> int:
-    """See `serve`; `begin_s` is how long a client may take to begin a session."""
-    # Imported while the levels of the sandbox are tried.
+    """See `serve`; `begin_s` is the time in which a client must start a session."""
+    # Imported while the sandbox levels are probed.
     from agent_host.host.opening import session_host
     from agent_host.rpc.methods import method_table
     from agent_host.rpc.server import Feed, Server
@@ -112,8 +112,8 @@ async def _run(server: Server, socket: str | None, state_dir: str) -> None:
 
 
 def mock_gateway(namespace: argparse.Namespace) -> int:
-    """Serve the script until a signal comes; what a request lacked is written to stderr, and makes the exit code 1.
-    With `--record` that is an answer which is not in the script."""
+    """Serve the script until a signal arrives; expectations that a request did not meet are written to stderr, and make
+    the exit code 1. With `--record` these are answers that are not in the script."""
     from agent_host.testing import gateway
 
     gc.enable()
@@ -157,7 +157,7 @@ async def _run_until_signal(work: Coroutine[Any, Any, None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
             loop.add_signal_handler(number, serving.cancel)
-        except NotImplementedError:  # Windows, where Ctrl-C interrupts asyncio.run itself
+        except NotImplementedError:  # on Windows Ctrl-C interrupts asyncio.run itself
             break
     try:
         await serving
@@ -170,7 +170,7 @@ _BACKEND = ("starlette", "uvicorn", "httptools", "psycopg", "psycopg_pool", "pro
 
 
 def tool_service(namespace: argparse.Namespace) -> int:
-    """Serve until a signal comes; calls that run are let end. Raises UsageError for what cannot be served."""
+    """Serve until a signal arrives; running calls may finish. Raises UsageError for invalid options."""
     _check_extra("tool-service", "backend", _BACKEND)
     from agent_host.tool_service.server import ServiceOptions, serve
 
@@ -189,7 +189,7 @@ def tool_service(namespace: argparse.Namespace) -> int:
 
 
 def view(namespace: argparse.Namespace) -> int:
-    """Serve until a signal comes. Raises UsageError for what cannot be served."""
+    """Serve until a signal arrives. Raises UsageError for invalid options."""
     _check_extra("view", "view", ("jinja2", "starlette", "uvicorn"))
     from agent_host.view.server import serve
 

@@ -1,5 +1,5 @@
 """Sessions of a state directory: `agent-host sessions` lists, removes and prunes them, `show` and `report` show them,
-live or ended; `approvals`, `approve` and `deny` are for the open questions of those that live."""
+live or ended; `approvals`, `approve` and `deny` are for the open questions of live sessions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _line(one: StoredSession, now: datetime) -> str:
 
 
 def _ago(updated_at: str, now: datetime) -> str:
-    """The age of a moment in RFC 3339; the text itself where it is none."""
+    """The age of a moment in RFC 3339; the text itself if it is not one."""
     try:
         moment = datetime.fromisoformat(updated_at)
     except ValueError:
@@ -85,7 +85,7 @@ def _ago(updated_at: str, now: datetime) -> str:
     return f"{_age_text((now - (moment if moment.tzinfo else moment.replace(tzinfo=UTC))).total_seconds())} ago"
 
 
-# `agent-host sessions --prune`: removes what is over the limits and says so (SK 6/7).
+# `agent-host sessions --prune`: removes and lists whatever exceeds the limits (SK 6/7).
 
 _DAY_S = 24 * 60 * 60
 _SECONDS = {"s": 1, "m": 60, "h": 60 * 60, "d": _DAY_S, "w": 7 * _DAY_S}
@@ -107,11 +107,11 @@ def prune(namespace: argparse.Namespace) -> int:
     report = _Report(dry_run=bool(namespace.dry_run))
     try:
         with SessionPruner(state_dir_of(namespace), now=now, snapshot_limit_bytes=snapshot_limit()) as pruner:
-            for session_id, size in pruner.remains().items():  # what an earlier prune, or an end, was killed in
+            for session_id, size in pruner.remains().items():  # leftovers of an earlier prune, or end, that was killed
                 report.remove(session_id, size, lambda: pruner.clear(session_id))  # noqa: B023  it is called at once
             rows = pruner.survey()
             for chosen in choose(rows, limits, now=now, resumable=bool(namespace.resumable)):
-                stored = chosen.stored  # one that came to life meanwhile is kept without a word
+                stored = chosen.stored  # one that is live by now is kept silently
                 if report.remove(stored.session_id, stored.size_bytes, lambda: pruner.remove(stored)):  # noqa: B023
                     report.pruned.append(chosen)
             kept = len(rows) - len(report.pruned)
@@ -163,8 +163,8 @@ class _Report:
 
 
 def _limits(namespace: argparse.Namespace) -> PruneLimits:
-    """The limits of the options; without one those of the defaults and the user's own file: a workspace has no say in
-    what is kept."""
+    """The limits of the options; without any those of the defaults and the user's own file, because a workspace must
+    not decide what is kept."""
     if not namespace.prune:
         given = next(name for name in _PRUNE_OPTIONS if getattr(namespace, name) is not None)
         raise UsageError(f"--{given.replace('_', '-')} goes with --prune only")
@@ -181,7 +181,7 @@ def _limits(namespace: argparse.Namespace) -> PruneLimits:
 
 
 def _limit(namespace: argparse.Namespace, name: str, form: str, units: dict[str, int], wanted: str) -> int | None:
-    """The number of an option. 0 is refused: in the configuration it means no limit, here it would mean all."""
+    """The number of an option. 0 is rejected: in the configuration it means no limit, here it would mean all."""
     text = getattr(namespace, name)
     if text is None:
         return None
@@ -218,7 +218,7 @@ _WHO = {
 
 
 def approvals(namespace: argparse.Namespace) -> int:
-    """List the open questions; exit 1 where a live session does not say its own."""
+    """List the open questions; exit 1 if a live session does not report its questions."""
     state_dir, problems = state_dir_of(namespace), list[str]()
     found = questions.open_questions(state_dir, problems.append)
     _tell(problems)
@@ -259,7 +259,7 @@ def _decide(namespace: argparse.Namespace, given: Mapping[str, Any]) -> int:
 
 
 def _question(row: Mapping[str, Any]) -> str:
-    """One question for a person, in lines; the texts of `approval_requested` steer no terminal."""
+    """One question as lines for a person; the texts of `approval_requested` contain no terminal control sequences."""
     kind = " (a form: its client answers it)" if row.get("isQuestion") else ""
     head = f"{row['approvalId']}  {row['riskLevel']}  {row['title']}: {row['actionSummary']}{kind}"
     return f"{escape(head, keep='')}\n  session {row['sessionId']}, task {escape(str(row['taskId']), keep='')}\n"
@@ -279,8 +279,8 @@ _ARGUMENT_BYTES = 300
 
 
 def show(namespace: argparse.Namespace) -> int:
-    """`agent-host show`: what a session was asked, what it did and what came of it; exit 2 for a step that it has not.
-    Raises SessionNotFound."""
+    """`agent-host show`: a session's prompts, actions and result; exit 2 for a step that it does not have. Raises
+    SessionNotFound."""
     if namespace.step is not None and (namespace.html is not None or namespace.markdown):
         raise UsageError("--step is for text and JSON: a page and Markdown have all steps")
     if namespace.full and namespace.html is None:
@@ -385,7 +385,7 @@ def _call(item: Item, *, whole: bool) -> Iterator[str]:
 
 
 def _edits(arguments: Any) -> Iterator[list[str]]:
-    """The lines of each replacement of text that a call asks for, as a diff has them."""
+    """The lines of each text replacement that a call requests, as in a diff."""
     rows = arguments.get("edits") if isinstance(arguments, dict) else None
     for row in rows if isinstance(rows, list) else ():
         old, new = (row.get("oldText"), row.get("newText")) if isinstance(row, dict) else (None, None)
@@ -394,7 +394,7 @@ def _edits(arguments: Any) -> Iterator[list[str]]:
 
 
 def _block(head: str, text: str, *, whole: bool, indent: str) -> Iterator[str]:
-    """Text behind `head`, its further lines indented; cut to some lines unless `whole`."""
+    """Text after `head`, with further lines indented; cut to some lines unless `whole`."""
     lines = escape(text).rstrip("\n").split("\n")
     if not whole:
         cut = [line if len(line) <= _FOLDED_CHARS else line[:_FOLDED_CHARS] + "…" for line in lines[:_FOLDED_LINES]]
@@ -405,7 +405,7 @@ def _block(head: str, text: str, *, whole: bool, indent: str) -> Iterator[str]:
 
 
 def report(namespace: argparse.Namespace) -> int:
-    """`agent-host report`: many sessions as one page, and their own pages beside it; exit 1 where a page could not be
+    """`agent-host report`: many sessions as one page, and their own pages beside it; exit 1 if a page could not be
     written. Raises UsageError, SessionNotFound."""
     state_dir = state_dir_of(namespace)
     if bool(namespace.sessions) == bool(namespace.all):
@@ -427,7 +427,7 @@ def report(namespace: argparse.Namespace) -> int:
 
 
 def _write_sessions(state_dir: str, rows: list[StoredSession], folder: str) -> int:
-    """Write the page of each session into `folder`; returns how many could not be. Raises UsageError for the folder."""
+    """Write the page of each session into `folder`; return the number of failures. Raises UsageError for the folder."""
     page, sessions, failed = import_view().session.session_page, stored_sessions(state_dir), 0
     try:
         os.makedirs(folder, exist_ok=True)

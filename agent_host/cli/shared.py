@@ -1,4 +1,4 @@
-"""Parts that several commands share: the options that are settings, and where the state lies."""
+"""Parts that several commands share: the options that are settings, and the state directory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def settings_of_options(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line sets, by key."""
+    """Settings given on the command line, by key."""
     return {
         key: value
         for key, option in OPTION_OF.items()
@@ -47,7 +47,7 @@ def settings_of_options(namespace: argparse.Namespace) -> dict[str, Any]:
 
 
 def options_again(namespace: argparse.Namespace) -> list[str]:
-    """The options of a session as they were given, for a process that is to have the same."""
+    """The options of a session as they were given, for another process with the same options."""
     words = setting_options(namespace, OPTION_OF)
     for option, value in (("--workspace", namespace.workspace), ("--state-dir", namespace.state_dir)):
         words += [] if value is None else [option, value]
@@ -75,13 +75,13 @@ def _destination(option: str) -> str:
 
 
 def answer_in(form: str, value: Any, lines: Iterable[str], *, indented: bool = True) -> None:
-    """Print `value` if the form is `json`, else the `lines` for a person, which are made then."""
+    """Print `value` if the form is `json`, else the result of `lines`, for a person."""
     option = orjson.OPT_APPEND_NEWLINE | (orjson.OPT_INDENT_2 if indented else 0)
     answer(json_text.dumps(value, option=option) if form == "json" else "".join(lines))
 
 
 def tell_if_empty(namespace: argparse.Namespace, *options: str) -> None:
-    """Say which of these options are given and empty, as a variable of a shell that is not set leaves them."""
+    """Report which of these options are given but empty, as after the expansion of an unset shell variable."""
     for option in options:
         if getattr(namespace, _destination(option)) == "":
             notice(f"{option} is empty, and counts as not given")
@@ -102,8 +102,8 @@ _LAST_S = 9.0
 
 
 class TimeLimit:
-    """The time that `--timeout` gives this process, waits for a person included; None for no limit. When it is over the
-    task is paused and what runs is ended; where no session is open yet, and where that takes too long, the process
+    """The time limit of this process (`--timeout`), including waits for a person; None for no limit. At the limit the
+    task is paused and running calls are ended; if no session is open yet, or if that takes too long, the process
     ends."""
 
     def __init__(self, limit_s: float | None) -> None:
@@ -120,11 +120,11 @@ class TimeLimit:
 
     @property
     def words(self) -> str:
-        """The message that the time is over."""
+        """The message for the end of the time."""
         return f"the time limit of {self._limit_s or 0:g} s is over (--timeout)"
 
     def watch(self, end: Callable[[], object], give_up: Callable[[], object]) -> None:
-        """Have the running loop call `end` when the time is over, and `give_up` where that was of no use."""
+        """Make the running loop call `end` when the time is over, and `give_up` if that did not help."""
         if self._limit_s is None:
             return
         self._is_open = True
@@ -158,8 +158,8 @@ def _schema_of(namespace: argparse.Namespace) -> dict[str, str]:
 
 
 class CommandLine:
-    """The options of a command line. `source` gives those of each session, `no_input` forbids questions, `time_limit`
-    is how long the process may run. Raises UsageError for options that cannot be used."""
+    """The options of a command line. `source` resolves those of each session, `no_input` forbids questions,
+    `time_limit` limits the time of the process. Raises UsageError for invalid options."""
 
     def __init__(self, namespace: argparse.Namespace, time_limit: TimeLimit | None = None) -> None:
         tell_if_empty(namespace, "--workspace", "--state-dir", "--gateway", "--provider", "--model")
@@ -179,8 +179,8 @@ class CommandLine:
         self.source = LayeredOptions(self._options, COMMAND_LINE, notice)
 
     def end_with_input(self, stop: Callable[[], None]) -> None:
-        """Have `stop` called on the running loop at the end of standard input, if that is what the run ends with. The
-        interrupt key is then for who started it."""
+        """Call `stop` on the running loop at the end of standard input, if the run ends with it. The interrupt key then
+        belongs to the process that started this one."""
         if self.order is None:
             return
         loop = asyncio.get_running_loop()
@@ -198,9 +198,9 @@ class CommandLine:
         threading.Thread(target=wait, name="standard-input", daemon=True).start()
 
     def resume_command(self, session_id: str) -> str:
-        """The command that resumes the session. It names the workspace where that differs from the recorded one, and
-        the approvals that were given in advance, since none of them is recorded."""
-        import shlex  # only what stops half-way is resumed
+        """The command that resumes the session. It contains the workspace if that differs from the recorded one, and
+        the approvals that were given in advance, because they are not recorded."""
+        import shlex  # only an unfinished session is resumed
 
         source = self.source
         options = "" if is_default_state_dir(source.state_dir) else f" --state-dir {shlex.quote(source.state_dir)}"
@@ -213,15 +213,15 @@ class CommandLine:
 @dataclass(frozen=True, slots=True)
 class RunOrder:
     """The part of a run that a batch does not put on the command line: a prompt of any length, and the `policy` that
-    narrows that of the options ("" for none). Such a run ends with its standard input, as a session of `serve` does: a
-    batch that is killed leaves no session that goes on."""
+    narrows that of the options ("" for none). Such a run ends with its standard input, as a session of `serve` does, so
+    no session continues after its batch was killed."""
 
     prompt: str
     policy: str = ""
 
     @classmethod
     def read(cls, path: str) -> RunOrder:
-        """The order in a file. Raises UsageError."""
+        """Read the order in a file. Raises UsageError."""
         try:
             with open(path, "rb") as file:
                 return cls(**json_text.loads(file.read()))
@@ -267,7 +267,7 @@ def on_signals(stop: Callable[[int], None]) -> None:
 
 
 def end_on_signals(end: Callable[[int], None]) -> None:
-    """Have `end(number)` called for the first SIGINT or SIGTERM; the next one ends the process."""
+    """Call `end(number)` for the first SIGINT or SIGTERM; the next one ends the process."""
     came: list[int] = []
 
     def take(number: int) -> None:
@@ -280,7 +280,7 @@ def end_on_signals(end: Callable[[int], None]) -> None:
 
 
 def peer_check(state_dir: str) -> Callable[[Any], PeerCheck]:
-    """The check of who comes to a socket of this process; see `agent_host.host.peers`, which is imported with the first
+    """The check of clients of a socket of this process; see `agent_host.host.peers`, which is imported with the first
     client."""
 
     def check(connection: Any) -> PeerCheck:
@@ -292,7 +292,7 @@ def peer_check(state_dir: str) -> Callable[[Any], PeerCheck]:
 
 
 class SessionQuestions:
-    """The channel of open questions of this process's session, which is made with the first one."""
+    """The channel of open questions of this process's session, created with the first question."""
 
     def __init__(self, state_dir: str, notice: Callable[[str], None]) -> None:
         self._state_dir = state_dir
@@ -328,8 +328,8 @@ def sandbox_in_words(said: Mapping[str, Any]) -> str:
 
 
 def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
-    """A scope in JSON (`CommandScope.to_wire`) in lines: what a command reads, writes and reaches, and what is not
-    held; or, unless `told`, only how much is not."""
+    """A scope in JSON (`CommandScope.to_wire`) in lines: what a command can read, write and reach, and what is not
+    restricted; or, unless `told`, only the extent of the latter."""
     head = _NO_SANDBOX if row["level"] == "none" else f"commands run in the {row['level']} sandbox:"
     unheld = row["unheld"]
     if not told and unheld:
@@ -350,7 +350,7 @@ def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
 
 
 def _list(places: list[str] | None, every: str = "") -> str:
-    """The places in one line, `-` for none at all."""
+    """Places on one line, `-` if there are none."""
     if places is None:
         return every
     more = len(places) - _MAX_PLACES

@@ -20,13 +20,13 @@ class Order(dict[str, Any]):
     """The process to become: `arguments` of `agent-host`, `environment`, `directory`, `umask`, `limits` by name."""
 
     def encode(self) -> bytes:
-        """Return it as it goes over the control stream."""
+        """Return its form on the control stream."""
         data = json.dumps(self).encode()
         return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
     @classmethod
     def read(cls, read: Callable[[int], bytes]) -> Order | None:
-        """Read one; `read` gives as many bytes as it is asked for, or fewer at the end. None at the end."""
+        """Read an order; `read` returns the requested number of bytes, or fewer at the end. None at the end."""
         length = int.from_bytes(read(_LENGTH_BYTES), "big")
         data = read(length) if 0 < length <= _MOST_BYTES else b""
         return cls(json.loads(data)) if data and len(data) == length else None

@@ -8,16 +8,16 @@ environment, directory, umask, limits, standard streams. From there on it runs t
 
 What the fork server must not have, because every session would inherit it:
 
-- Secrets, or anything of a user or a workspace. It starts with an empty environment, in `/`, and a session's order is
-  read from a socket by the child alone. So it never passes through the memory that the next child is made of, and
-  /proc shows in `environ` and `cmdline` of the server and of its children what the server was started with: nothing.
-- Threads and descriptors. A thread is not there in the child, and what it had locked stays locked. Before each fork the
-  server counts both in /proc; it refuses to fork with one too many. The client then starts interpreters instead, and
-  says why, once.
-- An event loop, caches that know of an environment, a chosen temporary directory, random state. The server imports and
-  calls nothing; no module reads the environment when it is imported (a test holds that). `random` is seeded anew in
-  each child by the interpreter, and ids come from the kernel. The seed of string hashes and the layout of memory are
-  the server's, and so the same for the sessions of one client, all of one user.
+- Secrets, or anything of a user or a workspace. It starts with an empty environment, in `/`, and only the child reads a
+  session's order from a socket. So the order is never in the memory that the next child is forked from, and `environ`
+  and `cmdline` in /proc of the server and its children show only what the server was started with: nothing.
+- Threads and descriptors. A thread does not exist in the child, and its locks stay locked. Before each fork the server
+  counts both in /proc; it refuses to fork if there is one too many. The client then starts interpreters instead, and
+  reports the reason once.
+- An event loop, caches that depend on an environment, a chosen temporary directory, random state. The server only
+  imports modules; no module reads the environment when it is imported (a test checks that). The interpreter seeds
+  `random` again in each child, and ids come from the kernel. The seed of string hashes and the memory layout are the
+  server's, and so the same for all sessions of one client, which belong to one user.
 - Other versions of the files. It stamps what is installed before it imports, looks again before each fork, and ends
   when one is another. The next start makes a new server.
 
@@ -28,16 +28,16 @@ a signal never meets another process with the same number; the child says that i
 server says how it ended. Should the server be gone by then, the child's own word counts, and where a signal ended it,
 the end of the control socket, as if by SIGKILL. Sessions need the server for nothing else, and outlive it.
 
-A child ends with its client as `serve` does: at the end of its standard input, whose other end the client alone has.
-It is in the process group that the client was in when it started the server; the server ignores the interrupt key.
+A child ends with its client as `serve` does: at the end of its standard input, whose other end only the client has. It
+is in the process group that the client was in when it started the server; the server ignores the interrupt key.
 
 Traps:
 
-- Variables that only the interpreter's, the loader's or a C library's start reads (`PYTHON…`, `LD_…`) cannot be given
-  to a fork, nor can a locale with another encoding than UTF-8: with these a fresh interpreter is started.
-- A start never waits for the server to be ready: until then fresh interpreters are faster.
-- There is no fork without threads on macOS, and none at all on Windows: there one spare process is started ahead, which
-  is never forked (`SpareStarter`).
+- Variables that are read only when the interpreter, the loader or a C library starts (`PYTHON…`, `LD_…`) cannot be
+  given to a fork, nor can a locale with another encoding than UTF-8. With these a fresh interpreter is started.
+- A start never waits until the server is ready, because until then fresh interpreters are faster.
+- On macOS a process without threads cannot be had, and Windows has no fork: there one spare process is started in
+  advance and never forked (`SpareStarter`).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _WITHOUT_EFFECT: Final = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE
 
 
 def default_starter(settings: Settings, tell: Callable[[str], None] | None = None) -> Starter:
-    """Return the fastest way to start session processes here that `clients.fork_server` allows. `tell` gets one line
-    where it turns out not to work."""
+    """Return the fastest way to start session processes here that `clients.fork_server` allows. `tell` gets one line if
+    that turns out not to work."""
     if not settings.clients.fork_server:
         return Starter()
     if sys.platform == "linux" and _has_process_descriptors():
@@ -103,7 +103,7 @@ class ForkServer(Starter):
 
     @property
     def pid(self) -> int | None:
-        """The process that is forked, None without one."""
+        """The id of the process that forks, None if there is none."""
         return None if self._server is None else self._server.pid
 
     async def prepare(self) -> None:
@@ -125,7 +125,7 @@ class ForkServer(Starter):
             else:
                 if process is not None:
                     return process
-                await self._running()  # for the next
+                await self._running()  # for the next start
         return await super().start(arguments, environment=environment, directory=directory)
 
     async def aclose(self) -> None:
@@ -134,7 +134,7 @@ class ForkServer(Starter):
         await self._leave()
 
     async def _running(self) -> _Server | None:
-        """The server, ready or not; a new one in the place of one that is gone. None where there is to be none."""
+        """The server, ready or not; a new one replaces one that is gone. None if there must be none."""
         async with self._starting:
             if self._server is not None and self._server.is_gone:
                 was_ready, why = self._server.was_ready, self._server.last_words()
@@ -161,7 +161,7 @@ class ForkServer(Starter):
 
 
 class ForkRefused(Exception):
-    """The server does not fork; `str()` says why."""
+    """The server does not fork; `str()` is the reason."""
 
 
 class _Server:
@@ -197,8 +197,8 @@ class _Server:
         return cls(process, ours)
 
     async def fork(self, order: Order, directory: str) -> SessionProcess | None:
-        """Have a process forked that is what `order` says. None if the server is gone, or goes meanwhile. Raises
-        Refused, and OSError if the process cannot be what it is to be."""
+        """Fork a process that executes `order`. None if the server is gone, or ends meanwhile. Raises ForkRefused, and
+        OSError if the process cannot execute it."""
         async with self._room:
             process = await _Forked.ask(self._socket)
             if process is None:
@@ -261,7 +261,7 @@ class _Server:
 
 
 class _Forked(SessionProcess):
-    """A process that the server has forked, or is to fork."""
+    """A process that the server has forked, or will fork."""
 
     def __init__(self, control: socket.socket, streams: tuple[int, int, int]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -281,7 +281,7 @@ class _Forked(SessionProcess):
 
     @classmethod
     async def ask(cls, server: socket.socket) -> _Forked | None:
-        """Ask the server for a process. None if it is gone."""
+        """Request a process from the server. None if it is gone."""
         (in_read, in_write), (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe(), os.pipe()
         ours, theirs = socket.socketpair()
         try:
@@ -298,7 +298,7 @@ class _Forked(SessionProcess):
         return cls(ours, (in_write, out_read, err_read))
 
     async def begin(self, order: Order, directory: str) -> bool:
-        """Give the order and wait until the process is what it says. False if the server is gone. Raises Refused,
+        """Send the order and wait until the process has applied it. False if the server is gone. Raises ForkRefused,
         OSError."""
         self._sending = asyncio.ensure_future(self._send(order.encode()))
         answer = await self._answer
@@ -334,7 +334,7 @@ class _Forked(SessionProcess):
         self._streams = ()
 
     async def _send(self, data: bytes) -> None:
-        with contextlib.suppress(ConnectionError):  # the answer says more
+        with contextlib.suppress(ConnectionError):  # the answer has the details
             await self._loop.sock_sendall(self._control, data)
 
     def _receive(self) -> None:
@@ -364,7 +364,7 @@ class _Forked(SessionProcess):
             self._end(message["ended"])
         else:
             self._word = message
-        # The child may be ready before the server has said which process it is.
+        # The child may be ready before the server has reported its process id.
         if self._word and (self.pid >= 0 or "ready" not in self._word):
             self.settle(self._word)
 
@@ -380,7 +380,7 @@ class _Forked(SessionProcess):
         self._loop.remove_reader(self._control)
         if self._sending is not None:
             self._sending.cancel()
-        self._loop.call_soon(self._control.close)  # after the loop looks no more whether it can be written to
+        self._loop.call_soon(self._control.close)  # after the loop no longer watches it for writing
         if self._pidfd >= 0:
             os.close(self._pidfd)
 
@@ -399,14 +399,15 @@ async def _reader_of(loop: asyncio.AbstractEventLoop, descriptor: int) -> asynci
 
 
 def order_of(arguments: Sequence[str], environment: Mapping[str, str], directory: str) -> Order:
-    """Return what a process is to be that this one starts."""
+    """Return the order for a process that this one starts."""
     return Order(
         arguments=list(arguments), environment=dict(environment), directory=directory, umask=_umask(), limits=_limits()
     )
 
 
 def _umask() -> int:
-    """This process's. Asking the C library sets another one for a moment, for all threads: one that opens nothing."""
+    """The umask of this process. Reading it from the C library sets another one for a moment, for all threads: one that
+    grants nothing."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as lines:
         for line in lines:
             if line.startswith("Umask:"):
@@ -447,7 +448,7 @@ def _write(line: str) -> None:
 
 
 class SpareStarter(Starter):
-    """A `Starter` that has one process ready. Use it on one event loop."""
+    """A `Starter` that keeps one process ready. Use it on one event loop."""
 
     def __init__(self) -> None:
         self._spare: asyncio.Task[Subprocess | None] | None = None
@@ -488,7 +489,7 @@ class SpareStarter(Starter):
 
 
 async def _start_spare() -> Subprocess | None:
-    """A process that has imported all; None if there is none."""
+    """Start a process that imports everything; None if that fails."""
     needed = _NEEDED_BY_WINDOWS if sys.platform == "win32" else ()
     variables = {name: os.environ[name] for name in needed if name in os.environ}
     try:
@@ -499,7 +500,7 @@ async def _start_spare() -> Subprocess | None:
 
 
 async def _hand_over(process: Subprocess, order: Order, directory: str) -> bool:
-    """True if the process is what the order says. Raises OSError if it cannot be."""
+    """True if the process has applied the order. Raises OSError if it cannot."""
     answer: dict[str, int] = {}
     with contextlib.suppress(ConnectionError, TimeoutError, ValueError):
         process.writer.write(order.encode())

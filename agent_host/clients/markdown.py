@@ -30,21 +30,21 @@ _NAMED: Final = ("command", "path", "url", "pattern", "query")
 
 
 def code_span(text: str) -> str:
-    """Text as code in a line of Markdown, where it means nothing, also in a table."""
+    """Text as inert code in a line of Markdown, also in a table."""
     text = " ".join(text.split()).replace("|", "\u2502")
     ticks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     return f"{ticks} {text} {ticks}" if text else ""
 
 
 def fenced(text: str) -> list[str]:
-    """Lines of text in a fence that they do not end."""
+    """Lines of text in a fence that they cannot end."""
     ticks = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
     return [f"{ticks}text", *text.splitlines(), ticks]
 
 
 def session_markdown(transcript: Transcript, *, option: str = "", whole: bool = False) -> str:
-    """The session in Markdown, cut where it becomes too long for a comment unless it has to be `whole`; `option` is
-    what its commands need to find the state directory."""
+    """The session in Markdown, cut if it is too long for a comment, unless `whole`; `option` is the option of its
+    commands for the state directory."""
     head, end = "".join(_head(transcript, option, whole=whole)), "".join(_end(transcript))
     steps, parts = list[str](), list(_parts(transcript, whole=whole))
     room = MOST_BYTES - len(head.encode()) - len(end.encode())
@@ -99,14 +99,14 @@ def _waiting(transcript: Transcript, calls: list[Item], option: str) -> Iterator
 
 
 def _parts(transcript: Transcript, *, whole: bool) -> Iterator[str]:
-    """Each step in a fold, and what came between steps: further words of the user, and marks."""
+    """Each step in a fold, and the items between steps: further prompts of the user, and marks."""
     usage = {step["step"]: step for step in transcript.steps}
     for step, group in groupby(transcript.items, key=lambda item: item.get("step")):
         items = list(group)
         if step is None:
             yield from (_between(item, whole=whole) for item in items if item.get("text") != transcript.row.title)
             continue
-        turn = usage.pop(step, {})  # a mark may stand within a step, which then comes in two parts
+        turn = usage.pop(step, {})  # a mark may be within a step, which is then split in two
         words = f", {tokens_in_words(turn)}" if "inputTokens" in turn else ""
         count = sum(item["kind"] == "call" for item in items)
         yield f"<details><summary>Step {step}: {count_noun(count, 'call')}{words}</summary>\n\n"
@@ -117,7 +117,7 @@ def _between(item: Item, *, whole: bool) -> str:
     if item["kind"] == "message":
         text = _block(item["text"], whole=whole)
         return f"\n**You**\n{text}" if whole else f"<details><summary>Prompt</summary>\n{text}</details>\n"
-    is_end = item["kind"] == "mark" and item["mark"].endswith("_completed")  # the verdict has it
+    is_end = item["kind"] == "mark" and item["mark"].endswith("_completed")  # part of the verdict
     return "" if is_end else f"\n{_item(item, whole=whole)}\n"
 
 

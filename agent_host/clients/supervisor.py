@@ -48,28 +48,28 @@ class SessionSpec(NamedTuple):
 
 
 class Listener(Protocol):
-    """Whoever hears a session. The methods are called one after the other; a slow one holds up nobody but itself. It
-    must not await a request of its session: a task of its own may."""
+    """The receiver of a session's events. Its methods are called one after the other; a slow one delays only itself. It
+    must not await a request of its session; a separate task may."""
 
     async def on_event(self, event: dict[str, Any]) -> None:
-        """Take one event (docs/events.md). Of a replay: questions that are open, and `replay_finished`."""
+        """Receive one event (docs/events.md). In a replay: open questions, and `replay_finished`."""
 
     async def on_item(self, item: dict[str, Any]) -> None:
-        """Take one item of the transcript of a session that is replayed."""
+        """Receive one item of a replayed session's transcript."""
 
     async def on_gone(self, exit_code: int, last_words: str) -> None:
-        """Learn that the process has ended, other than by `close`."""
+        """Called when the process has ended, except by `close`."""
 
     async def on_resumed(self, result: dict[str, Any]) -> None:
-        """Learn that another process has resumed the session; `result` is that of ResumeSession."""
+        """Called when another process has resumed the session; `result` is that of ResumeSession."""
 
 
 class TooManySessions(Exception):
-    """No session more: `str()` says how many there are and what to do."""
+    """The limit of sessions is reached: `str()` has their number and advice."""
 
 
 class Supervisor:
-    """See the module. `sessions` has those that are open, also ones whose process has died."""
+    """See the module. `sessions` has the open ones, including those whose process has died."""
 
     def __init__(self, starter: Starter, *, most_sessions: int = 64, most_waiting_bytes: int = 8 * 1024 * 1024) -> None:
         self._starter = starter
@@ -80,8 +80,8 @@ class Supervisor:
         self.sessions: Mapping[str, SupervisedSession] = MappingProxyType(self._sessions)
 
     async def create(self, spec: SessionSpec, listener: Listener) -> SupervisedSession:
-        """Start a process with a new session. Raises TooManySessions, RpcFailure for what keeps the session from
-        starting, SessionGone for what ends the process (its last words say why), OSError."""
+        """Start a process with a new session. Raises TooManySessions, RpcFailure if the session cannot start,
+        SessionGone if the process ends (its last words have the reason), OSError."""
         params = {
             "userId": spec.user_id,
             "tenantId": spec.tenant_id,
@@ -96,10 +96,10 @@ class Supervisor:
     async def resume(
         self, session_id: str, spec: SessionSpec, listener: Listener, *, replay: bool
     ) -> tuple[SupervisedSession, dict[str, Any]]:
-        """Start a process that resumes the session, and return the result of ResumeSession with it. A task that is open
-        there does not continue by itself: the result names it, and `ResumeSession` asked once more continues it. With
-        `replay` the listener gets its items, the open questions and `replay_finished` before any event. Raises as
-        `create` does, and ValueError for a session that is open here."""
+        """Start a process that resumes the session, and return the result of ResumeSession with it. An open task does
+        not continue by itself: the result names it, and another `ResumeSession` request continues it. With `replay` the
+        listener gets its items, the open questions and `replay_finished` before any event. Raises the same errors as
+        `create`, and ValueError for a session that is open here."""
         if session_id in self._sessions:
             raise ValueError(f"session {session_id} is open already")
         params = {"sessionId": session_id, "autoContinue": False, "replay": replay, **spec.opening}
@@ -140,19 +140,19 @@ class Supervisor:
             raise
 
     async def revive(self, session_id: str, spec: SessionSpec, listener: Listener) -> tuple[_Life, dict[str, Any]]:
-        """Start another process that resumes the session, of which the listener is told."""
+        """Start another process that resumes the session, and tell the listener."""
         params = {"sessionId": session_id, "autoContinue": False, **spec.opening}
         life, result = await self._start(spec, listener, "ResumeSession", params)
         life.begin(result)
         return life, result
 
     def forget(self, session_id: str) -> None:
-        """Take the session for one that is not open here."""
+        """Remove the session from the open ones."""
         self._sessions.pop(session_id, None)
 
 
 class SupervisedSession:
-    """One session, in whichever process it has."""
+    """One session, in its current process."""
 
     def __init__(
         self, supervisor: Supervisor, spec: SessionSpec, listener: Listener, life: _Life, session_id: str
@@ -169,11 +169,11 @@ class SupervisedSession:
 
     @property
     def pid(self) -> int:
-        """The id of its process, or of the last one that it had."""
+        """The id of its process, or of its last one."""
         return self._life.connection.pid
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Ask its process; `sessionId` is added. Raises RpcFailure, SessionGone."""
+        """Send a request to its process; `sessionId` is added. Raises RpcFailure, SessionGone."""
         return await self._life.request(method, {"sessionId": self.session_id, **(params or {})})
 
     async def start_task(
@@ -183,8 +183,8 @@ class SupervisedSession:
         options: Mapping[str, Any] | None = None,
         pictures: Sequence[Mapping[str, str]] = (),
     ) -> dict[str, Any]:
-        """Start a task; if the process has died, in another one that has resumed the session, of which the listener is
-        told. Raises RpcFailure, SessionGone, OSError."""
+        """Start a task; if the process has died, first resume the session in another one and tell the listener. Raises
+        RpcFailure, SessionGone, OSError."""
         async with self._reviving:
             if not self.is_alive:
                 revived = self._supervisor.revive(self.session_id, self._spec, self._listener)
@@ -197,20 +197,19 @@ class SupervisedSession:
         return await self.request("StartTask", {"taskId": task_id, "prompt": prompt, **extra})
 
     def kill(self) -> None:
-        """End the process at once. The session stays resumable, if it is not over."""
+        """Kill the process. The session stays resumable if it has not ended."""
         self._life.connection.kill()
 
     async def close(self, grace_s: float | None = 15.0) -> None:
-        """End the process as the end of its input does: it finishes its step, and is killed after `grace_s`, which is
-        unbounded for None. The session stays resumable, if it is not over; it is no session of the supervisor any
-        more."""
+        """End the process by ending its input: it finishes its step, and is killed after `grace_s` (None: no limit).
+        The session stays resumable if it has not ended; the supervisor no longer has it."""
         self._supervisor.forget(self.session_id)
         async with self._reviving:
             await self._life.close(grace_s)
 
 
 class _Life:
-    """A session's time in one process: the connection, and what waits for the listener."""
+    """A session's time in one process: the connection, and the queue of the listener."""
 
     connection: SessionConnection
 
@@ -225,7 +224,7 @@ class _Life:
         self._over: dict[str, asyncio.Future[None]] = {}
 
     def begin(self, resumed: dict[str, Any] | None = None) -> None:
-        """Hand over what comes, first of all that the session was resumed."""
+        """Start to pass events to the listener, first of all that the session was resumed."""
         self._pump = asyncio.ensure_future(self._hand_over(resumed))
         self._pump.add_done_callback(_report)
         self.connection.gone.add_done_callback(lambda _: self._waiting.put_nowait(None))
@@ -245,14 +244,14 @@ class _Life:
         return await self.connection.request(method, params)
 
     async def cancel(self, session_id: str, task_id: str) -> None:
-        """Cancel the task and wait for its end, or that of the process."""
+        """Cancel the task and wait for its end or the process's."""
         over = self._over[task_id] = asyncio.get_running_loop().create_future()
         await self.request("CancelTask", {"sessionId": session_id, "taskId": task_id})
         await asyncio.wait([over, self.connection.gone], return_when=asyncio.FIRST_COMPLETED)
         del self._over[task_id]
 
     async def close(self, grace_s: float | None) -> None:
-        """Close the connection; the listener still gets what came until then."""
+        """Close the connection; the listener still gets everything received until then."""
         self._is_closing = True
         await self.connection.close(grace_s)
         if self._pump is not None and asyncio.current_task() is not self._pump:
@@ -283,14 +282,14 @@ _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled"})
 
 
 def _report(pump: asyncio.Task[None]) -> None:
-    """Report at once what a listener raised: nobody awaits it before the session is closed."""
+    """Report a listener's exception at once, because nobody awaits it before the session is closed."""
     error = None if pump.cancelled() else pump.exception()
     if error is not None:
         context = {"message": "the listener of a session failed", "exception": error, "task": pump}
         asyncio.get_running_loop().call_exception_handler(context)
 
 
-# One session process and the JSON-RPC with it: how a client starts `agent-host serve`, asks it, learns of its end.
+# One session process and its JSON-RPC: start `agent-host serve`, send requests, detect its end.
 
 LAST_WORDS_BYTES: Final = 4096
 _PIECE_BYTES: Final = 64 * 1024
@@ -298,7 +297,7 @@ _LEAVES_S: Final = 15.0
 
 
 class Tail:
-    """The end of what comes from a stream, which is read as it comes: nobody who writes there has to wait."""
+    """The last output of a stream, which is read continuously so that its writers never block."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._kept = bytearray()
@@ -309,7 +308,7 @@ class Tail:
         return self._kept.decode(errors="replace")
 
     async def finish(self) -> None:
-        """Wait for the end of the stream, a moment only: a process that goes on may have inherited it."""
+        """Wait briefly for the end of the stream; a process that continues may have inherited it."""
         await asyncio.wait([self._task], timeout=0.5)
         self._task.cancel()
 
@@ -320,8 +319,8 @@ class Tail:
 
 
 def own_group() -> dict[str, Any]:
-    """Options of a process that the keys of the client's terminal (Ctrl-C, Ctrl-Z) are not for: the client acts on
-    them, and the session continues or ends as the client says."""
+    """Options that keep the terminal keys of the client (Ctrl-C, Ctrl-Z) from a process: the client handles them, and
+    decides if the session continues or ends."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
     return {"process_group": 0}
@@ -340,35 +339,35 @@ class SessionProcess:
         raise NotImplementedError
 
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill it if it still runs."""
         raise NotImplementedError
 
     def last_words(self) -> str:
-        """Return the end of what it wrote to standard error: LAST_WORDS_BYTES at most."""
+        """Return the end of its standard error, at most LAST_WORDS_BYTES."""
         return "" if self._tail is None else self._tail.text()
 
 
 class Starter:
-    """A way to start session processes: a fresh interpreter for each."""
+    """Starts session processes: a fresh interpreter for each."""
 
     async def prepare(self) -> None:
-        """Get ready, so that starts are fast; they need not wait for it."""
+        """Prepare for fast starts, which need not wait for it."""
 
     async def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], directory: str
     ) -> SessionProcess:
         """Start `agent-host` with these arguments, in this directory, with this environment and no other variable.
         Raises OSError if no process can be started."""
-        # -P: a module of the working directory is not taken for ours.
+        # -P: no module of the working directory is imported instead of ours.
         argv = [sys.executable, "-P", "-m", "agent_host", *arguments]
         return await Subprocess.start(argv, environment, directory)
 
     async def aclose(self) -> None:
-        """Let go of what is there for further starts. Processes that were started go on."""
+        """Release everything prepared for further starts. Started processes continue."""
 
 
 class Subprocess(SessionProcess):
-    """A process that this one has started."""
+    """A child process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -381,7 +380,7 @@ class Subprocess(SessionProcess):
 
     @classmethod
     async def start(cls, argv: Sequence[str], environment: Mapping[str, str], directory: str) -> Subprocess:
-        """Start a program, in a group of its own. Raises OSError."""
+        """Start a program, in its own process group. Raises OSError."""
         pipe = asyncio.subprocess.PIPE
         return cls(
             await asyncio.create_subprocess_exec(
@@ -402,7 +401,7 @@ class Subprocess(SessionProcess):
 
 
 class RpcFailure(Exception):
-    """A request was refused: `code` is that of JSON-RPC, `name` the documented one (docs/errors.md)."""
+    """A request failed: `code` is that of JSON-RPC, `name` the documented one (docs/errors.md)."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         super().__init__(str(error.get("message", "")))
@@ -426,9 +425,10 @@ class SessionGone(Exception):
 
 
 class SessionConnection:
-    """The requests to one session process and what it says. `on_notification(method, params, size_bytes)` is called for
-    each notification as it is read, in the order of the wire; a request that awaits its reply resumes after the
-    notifications that were read with that reply. `gone` is done, with the end of the process, once all was handed over.
+    """Requests to one session process, and its notifications. `on_notification(method, params, size_bytes)` is called
+    for each notification when it is read, in wire order; a request that awaits its reply resumes after the
+    notifications that were read with that reply. `gone` is done, with the end of the process, after all notifications
+    were passed on.
     """
 
     def __init__(self, process: SessionProcess, on_notification: Callable[[str, Mapping[str, Any], int], None]) -> None:
@@ -452,7 +452,7 @@ class SessionConnection:
         line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
         reply = self._replies[number] = asyncio.get_running_loop().create_future()
         try:
-            with contextlib.suppress(OSError, RuntimeError):  # the end of its output tells of its end as well
+            with contextlib.suppress(OSError, RuntimeError):  # the end of its output reveals its end as well
                 self._process.writer.write(line)
                 await self._process.writer.drain()
             answer = await reply
@@ -464,8 +464,8 @@ class SessionConnection:
         return result
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Leave what the process says in the pipe, or read again. Its own queue is bounded: a client that reads later
-        gets pieces of text joined, and is told what was dropped."""
+        """Stop to read the pipe, or read again. The process's own queue is bounded: a client that reads later gets
+        joined pieces of text, and is told what was dropped."""
         if paused and not self._is_closing:
             self._may_read.clear()
         else:
@@ -473,7 +473,7 @@ class SessionConnection:
 
     async def close(self, grace_s: float | None = _LEAVES_S) -> SessionGone:
         """Close the input of the process, which then finishes its step and ends, as `serve` does. After `grace_s` it is
-        killed, which leaves an open task resumable as well. Returns its end."""
+        killed, which also leaves an open task resumable. Returns its end."""
         self._is_closing = True
         self._may_read.set()
         self._process.writer.close()
@@ -482,7 +482,7 @@ class SessionConnection:
         return await asyncio.shield(self.gone)
 
     def kill(self) -> None:
-        """End the process at once, if it still runs."""
+        """Kill the process if it still runs."""
         if not self.gone.done():
             self._process.kill()
 
@@ -493,7 +493,7 @@ class SessionConnection:
                 for line in lines.feed(data):
                     self._take(line)
                 await self._may_read.wait()
-        except asyncio.CancelledError:  # the loop ends, which does not wait for the end of the process
+        except asyncio.CancelledError:  # the loop ends without waiting for the end of the process
             self._process.writer.close()
             raise
         except (FramingError, LookupError, TypeError, ValueError, OSError):  # none of ours, or longer than any of ours

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STREAMS: Final = 3
 _SPARE: Final = "--spare"
 
-# By what imports the rest: all that a session with files and commands comes to need, and the dialects.
+# These import the rest: everything that a session with files and commands needs, and the dialects.
 MODULES: Final = (
     "agent_host.cli.main",
     "agent_host.cli.options",
@@ -78,7 +78,7 @@ _OF_LINUX: Final = (
 
 
 def import_all() -> None:
-    """Import MODULES, and httpx as this program has it."""
+    """Import MODULES, and httpx in this program's form."""
     for name in (*MODULES, *(_OF_LINUX if sys.platform == "linux" else ())):
         importlib.import_module(name)
     for name in (http.httpx.__name__, "httpx_sse"):
@@ -86,7 +86,7 @@ def import_all() -> None:
 
 
 class InstalledFiles:
-    """The files that this process has imported or may come to import, as they were."""
+    """Stamps of the files that this process has imported or may import."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, tuple[int, int] | None] = {}
@@ -94,12 +94,12 @@ class InstalledFiles:
         self._add([sys.executable, *(path for folder in folders for path in _installed(folder))])
 
     def add_imported(self) -> None:
-        """Add what was imported from anywhere."""
+        """Add imported files from any place."""
         files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         self._add(file for file in files if file)
 
     def have_changed(self) -> bool:
-        """True if one is another, or gone."""
+        """True if a file has changed or is gone."""
         return any(_stamp(path) != stamp for path, stamp in self._stamps.items())
 
     def _add(self, paths: Iterable[str]) -> None:
@@ -109,7 +109,7 @@ class InstalledFiles:
 
 
 def _installed(folder: str) -> Iterable[str]:
-    """Modules and data, also those that are read later."""
+    """Modules and data, including those that are read later."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
         yield from (os.path.join(place, name) for name in files)
@@ -124,8 +124,9 @@ def _stamp(path: str) -> tuple[int, int] | None:
 
 
 def refusal(expected: Collection[int]) -> str | None:
-    """Return why this process must not fork; None if it may. A thread would be missing in the child, with whatever it
-    has locked; a descriptor besides the `expected` ones would be open in a session that it is none of."""
+    """Return why this process must not fork; None if it may. A thread would be missing in the child, and its locks
+    would stay locked; a descriptor other than the `expected` ones would be open in a session that it does not belong
+    to."""
     threads = os.listdir("/proc/self/task")
     if len(threads) > 1:
         return f"it has {len(threads)} threads"
@@ -134,7 +135,7 @@ def refusal(expected: Collection[int]) -> str | None:
 
 
 def _is_open(fd: int) -> bool:
-    """False for the one by which the list was read."""
+    """False for the descriptor that the list was read with."""
     try:
         os.fstat(fd)
     except OSError:
@@ -143,7 +144,7 @@ def _is_open(fd: int) -> bool:
 
 
 class Control:
-    """The control stream of a session process, or of one that waits to be one."""
+    """The control stream of a session process, or of one that waits for its order."""
 
     def __init__(self, receive: Callable[[int], bytes], send: Callable[[bytes], object]) -> None:
         self._receive, self._send = receive, send
@@ -165,9 +166,9 @@ class Control:
 
 
 class ForkLoop:
-    """Forks a process for each packet on `asked`, and tells how each ended. A packet carries standard input, output and
-    error of the new process, and its control socket, from which the child alone reads: what a session is given, secrets
-    among it, is never in the memory of this process, and so in that of no other child."""
+    """Forks a process for each packet on `asked`, and reports the end of each. A packet carries standard input, output
+    and error of the new process, and its control socket, from which only the child reads. So a session's order, which
+    may contain secrets, is never in the memory of this process or of another child."""
 
     def __init__(self, asked: socket.socket, files: InstalledFiles) -> None:
         self._asked = asked
@@ -177,8 +178,8 @@ class ForkLoop:
         self._running: dict[int, tuple[int, socket.socket]] = {}  # process and control, by pidfd
 
     def serve(self) -> Control | None:
-        """Return in each child with its control stream; in this process None, once nobody can ask any more, or once
-        the installed files have changed."""
+        """Return the control stream in each child; in this process None, after the client is gone or the installed
+        files have changed."""
         self._asked.send(b"ready")
         while True:
             for descriptor, _ in self._poll.poll():
@@ -199,7 +200,7 @@ class ForkLoop:
         reason = refusal({0, 1, 2, self._asked.fileno(), place, *streams, *self._descriptors()})
         pid = -1 if reason is not None else os.fork()
         if pid == 0:
-            os.setpgid(0, 0)  # as `own_group` has it for one that is started
+            os.setpgid(0, 0)  # as `own_group` does for a started process
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
             for pidfd, (_, others) in self._running.items():
@@ -237,7 +238,7 @@ def main() -> None:
     """See the module."""
     place = sys.argv[-1]
     on_interrupt = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal that the client has
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the client's terminal
     files = InstalledFiles()
     import_all()
     files.add_imported()
@@ -255,7 +256,7 @@ def main() -> None:
         control.say(errno=error.errno)
         return
     control.say(ready=True)
-    # By its name: this package is below the command line, and any client may start it.
+    # Imported by name, because this package is below the command line, and any client may start it.
     code = importlib.import_module("agent_host.cli.main").main()
     if not is_spare:
         control.say(code=code)
@@ -269,7 +270,7 @@ def _spare_control() -> Control:
 
 
 def become(order: Order) -> None:
-    """Make this process what the interpreter would be that was started so. Raises OSError."""
+    """Give this process the state of an interpreter started with this order. Raises OSError."""
     os.umask(order["umask"])
     _limit(order["limits"])
     _take_environment(order["environment"])
@@ -286,8 +287,8 @@ def become(order: Order) -> None:
 
 
 def _take_environment(environment: Mapping[str, str]) -> None:
-    """Replace all variables, and what the C library made of them. The interpreter's own start puts a locale in the
-    place of "C", for itself and its children (PEP 538), as it has done for this process, which had no variables."""
+    """Replace all variables, and the C library's state derived from them. At its start the interpreter replaces the
+    locale "C", for itself and its children (PEP 538), as it did for this process, which had no variables."""
     coerced = os.environ.get("LC_CTYPE")
     os.environ.clear()
     os.environ.update(environment)
@@ -304,7 +305,7 @@ def _take_environment(environment: Mapping[str, str]) -> None:
 def _locale_of_environment() -> str:
     try:
         return locale.setlocale(locale.LC_CTYPE, "")
-    except locale.Error:  # it is not installed
+    except locale.Error:  # the locale is not installed
         return locale.setlocale(locale.LC_CTYPE, "C")
 
 

@@ -35,7 +35,7 @@ _FOLDER: Final = os.path.join(os.path.dirname(__file__), "templates")
 
 @functools.cache
 def environment() -> jinja2.Environment:
-    """The templates, whose every value is escaped, and in which a missing one is an error."""
+    """The templates; every value is escaped, and a missing one is an error."""
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,
@@ -49,18 +49,19 @@ def environment() -> jinja2.Environment:
 
 @functools.cache
 def read_asset(name: str) -> Markup:
-    """A style or script of the pages, as it stands in them."""
+    """A style or script, in the form that the pages contain."""
     with open(os.path.join(_FOLDER, name), encoding="utf-8") as file:
         return Markup(file.read())  # noqa: S704  a file of this package
 
 
 def hash_of(asset: str) -> str:
-    """The hash of an asset as a policy of content names it."""
+    """The hash of an asset for a content security policy."""
     return f"'sha256-{b64encode(hashlib.sha256(asset.encode()).digest()).decode()}'"
 
 
 def assets() -> dict[str, Any]:
-    """Parts that a standalone file needs besides its content: style, script, and the policy that names them."""
+    """Parts that a standalone file needs in addition to its content: style, script, and the policy with their
+    hashes."""
     style, script = read_asset("page.css"), read_asset("page.js")
     policy = (
         f"default-src 'none'; style-src {hash_of(style)}; script-src {hash_of(script)}; img-src data:; "
@@ -74,8 +75,7 @@ def assets() -> dict[str, Any]:
 
 def session_lines(rows: Iterable[StoredSession], *, state_dir: str, href: str | None) -> list[dict[str, Any]]:
     """The rows of a table: `href` leads to the session's page, else `command` makes one. The argument `href` is the
-    address of a page with `{}` for the id. Words of a session are its metadata alone: its title, its place, and how it
-    ended."""
+    address of a page with `{}` for the id. The only text of a session is its metadata: title, workspace and end."""
     option = state_option(state_dir)
     return [_session_line(row, option, href) for row in rows]
 
@@ -104,7 +104,8 @@ _VERDICT_TONES: Final[Mapping[str, str]] = {
 
 
 def sessions_page(rows: Sequence[StoredSession], *, state_dir: str, folder: str | None) -> bytes:
-    """The page of many sessions. `folder` is where their own pages are, from the place of this one; None for none."""
+    """The page of many sessions. `folder` is the folder of their own pages, relative to this page; None if there are
+    none."""
     href = None if folder is None else f"{quote(folder)}/{{}}.html"
     lines = session_lines(rows, state_dir=state_dir, href=href)
     values = {
@@ -123,8 +124,8 @@ _COUNTED: Final = (*_VERDICT_TONES.items(), ("running", ""))
 
 
 def list_body(rows: Sequence[StoredSession], asked: Collection[str], *, state_dir: str) -> dict[str, Any]:
-    """The list of a live page in its parts: sessions that wait for a person come first, the others newest first;
-    `asked` are those with an open question."""
+    """The list of a live page in its parts: sessions that wait for a person are first, the others newest first; `asked`
+    are those with an open question."""
     parts: Any = environment().get_template("parts.html").module
     lines = session_lines(rows, state_dir=state_dir, href="/s/{}")
     count = 0
@@ -139,7 +140,7 @@ def list_body(rows: Sequence[StoredSession], asked: Collection[str], *, state_di
 
 
 def live_shell() -> tuple[bytes, Markup, tuple[Markup, ...]]:
-    """The page that a live view loads, which has no data, its style and its scripts."""
+    """The page that a live view loads, with style and scripts but no data."""
     style, scripts = read_asset("page.css"), (read_asset("page.js"), read_asset("live.js"))
     page = environment().get_template("live.html").render(style=style, scripts=scripts)
     return page.encode(), style, scripts
@@ -154,14 +155,14 @@ def live_shell() -> tuple[bytes, Markup, tuple[Markup, ...]]:
 MOST_OF_ONE: Final = 8 * 1024
 """Bytes of one text that a page shows."""
 MOST_OF_ALL: Final = 2 * 1024 * 1024
-"""Bytes of HTML that all texts of a page may come to."""
+"""Bytes of HTML that all texts of a page may have together."""
 ENDS: Final = 256
 """Bytes of the start and of the end of a text that is too long for the page."""
 _MOST_DIFF_LINES: Final = 400
 
 
 class Shown(NamedTuple):
-    """A text on a page: `html`, and where it was cut its whole size in bytes. `tail` is the end of one that was cut."""
+    """A text on a page: `html` and, if it was cut, its full size in bytes. `tail` is the end of a cut text."""
 
     html: Markup
     cut_from: int = 0
@@ -169,14 +170,15 @@ class Shown(NamedTuple):
 
 
 class Budget:
-    """The room that a page has for texts, as HTML; with `full` there is no end to it."""
+    """The size limit for texts of a page, as HTML; no limit with `full`."""
 
     def __init__(self, *, full: bool = False) -> None:
         self._full = full
         self._left = MOST_OF_ALL
 
     def ends(self, text: str, *, tail: bool = True) -> Shown:
-        """The text if it is short, else its ends, for which there is always room; without `tail` its start alone."""
+        """The text if it is short, else its start and end, for which there is always room; without `tail` only its
+        start."""
         size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if size <= 2 * ENDS:
             html = to_html(escape(text))
@@ -191,7 +193,7 @@ class Budget:
         return shown
 
     def whole(self, text: str, ends: Shown, coloured: Mapping[str, str] | None = None) -> Shown:
-        """The whole text in its colours if there is room, else its `ends`."""
+        """The whole text with colours if there is room, else its `ends`."""
         if not self._full and ends.cut_from > MOST_OF_ONE:
             return ends
         if not (ends.cut_from or coloured):
@@ -200,11 +202,11 @@ class Budget:
         return Shown(html) if self._take(_bytes(html) - _bytes(ends.html) - _bytes(ends.tail)) else ends
 
     def fit(self, text: str) -> Shown:
-        """The text as a whole if there is room, else its ends."""
+        """The whole text if there is room, else its ends."""
         return self.whole(text, self.ends(text))
 
     def diff(self, rows: list[DiffRow]) -> list[DiffRow] | None:
-        """The rows of a diff, None where there is no room for them."""
+        """The rows of a diff, None if there is no room for them."""
         cost = sum(_bytes(to_html(row.left)) + _bytes(to_html(row.right)) + _ROW_BYTES for row in rows)
         fits = self._full or (len(rows) <= _MOST_DIFF_LINES and cost <= 4 * MOST_OF_ONE)
         return rows if fits and self._take(cost) else None
@@ -223,7 +225,7 @@ def _bytes(html: str) -> int:
 
 
 def cut_start(text: str, most: int) -> Markup:
-    """As much of the start as comes to at most so many bytes of HTML."""
+    """The longest start of the text with at most this many bytes of HTML."""
     return _cut(text[:most], most, lambda text: text[: len(text) // 2])
 
 
@@ -233,7 +235,7 @@ def _cut(text: str, most: int, halve: Callable[[str], str]) -> Markup:
     return html
 
 
-# Colours: SGR, in classes of the 16 colours, since a policy of hashes allows no style of an element's own.
+# Colours: SGR as classes of the 16 colours, because a policy of hashes allows no style attributes.
 
 _SGR: Final = re.compile("\x1b\\[([0-9;:]*)m")
 _STYLES: Final = {1: "b", 2: "dim", 3: "i", 4: "u", 7: "inv"}
@@ -243,7 +245,7 @@ _STEPS: Final = (0, 95, 135, 175, 215, 255)
 
 
 def _with_colours(text: str, streams: Mapping[str, str]) -> Markup:
-    """The text with each stream that is in it as a whole in its colours."""
+    """The text, with colours in each stream that it contains completely."""
     for stream in streams.values():
         plain = _SGR.sub("", stream).rstrip("\n")
         if plain and plain in text:
@@ -252,7 +254,7 @@ def _with_colours(text: str, streams: Mapping[str, str]) -> Markup:
 
 
 def coloured_html(text: str) -> Markup:
-    """Text with SGR as spans; everything else that is no text is shown as its escape."""
+    """Text with SGR as spans; all other control characters are shown as escapes."""
     parts: list[str] = []
     at, state = 0, dict[str, str]()
     for found in _SGR.finditer(text):
@@ -294,7 +296,7 @@ def _apply(state: dict[str, str], parameters: str) -> None:
 
 
 def _extended(numbers: list[int]) -> int | None:
-    """The nearest of the 16 colours to one of 256 or of all; takes its numbers."""
+    """The nearest of the 16 colours to one of 256 or a 24-bit one; consumes its numbers."""
     kind = numbers.pop(0) if numbers else 0
     if kind == 5 and numbers:
         number = numbers.pop(0)
@@ -325,7 +327,7 @@ _ROW_BYTES: Final = 90
 
 
 class DiffRow(NamedTuple):
-    """A row of a diff: `kind` is `same`, `change`, `hunk` or `note`; numbers are "" where a side has no line."""
+    """A row of a diff: `kind` is `same`, `change`, `hunk` or `note`; numbers are "" if a side has no line."""
 
     kind: str
     left: str
@@ -335,7 +337,7 @@ class DiffRow(NamedTuple):
 
 
 def rows_of_patch(diff: str) -> list[DiffRow]:
-    """The rows of a unified diff of one file. What is no hunk is a note."""
+    """The rows of a unified diff of one file. Anything outside hunks is a note."""
     rows: list[DiffRow] = []
     removed: list[tuple[str, int | str]] = []
     added: list[tuple[str, int | str]] = []
@@ -374,7 +376,7 @@ def _paired(removed: Iterable[tuple[str, int | str]], added: Iterable[tuple[str,
 
 
 def rows_of_edits(arguments: Any) -> list[DiffRow]:
-    """The rows of the replacements of text that a call asks for; none for another call."""
+    """The rows of the text replacements that a call requests; none for other calls."""
     edits = arguments.get("edits") if isinstance(arguments, dict) else None
     rows: list[DiffRow] = []
     for edit in edits if isinstance(edits, list) else ():

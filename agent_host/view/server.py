@@ -63,13 +63,12 @@ _HEADERS: Final = {
 
 
 def serve(state_dir: str, *, port: int, can_approve: bool, on_ready: Callable[[str], None]) -> None:
-    """Serve until a signal comes; `on_ready` gets the URL with the token. Raises UsageError for a port that is
-    taken."""
+    """Serve until a signal arrives; `on_ready` gets the URL with the token. Raises UsageError if the port is in use."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((HOST, port))
-        listening.listen(_BACKLOG)  # before anybody is told the URL: a request waits until the server is up
+        listening.listen(_BACKLOG)  # listens before the URL is printed, so a request waits until the server is up
     except OSError as error:
         listening.close()
         raise UsageError(f"--port {port}: {error.strerror}") from error
@@ -112,7 +111,7 @@ class View:
         return Starlette(routes=routes)
 
     def _checked(self, handler: Handler, *, needs_token: bool = True) -> Handler:
-        """Have `handler` called for requests of this page alone, and give its answer the headers that keep it so."""
+        """Call `handler` only for requests of this page, and add the security headers to its response."""
 
         async def handle(request: Request) -> Response:
             refused = self._refusal(request, needs_token=needs_token)
@@ -152,7 +151,7 @@ class View:
         look = functools.partial(state_of_files, self._state_dir, session_id)
         read = functools.partial(self._read_session, session_id)
         try:
-            seen = await run_in_threadpool(look)  # before it is read: what comes meanwhile is a change
+            seen = await run_in_threadpool(look)  # taken before reading, so that a later write counts as a change
             first = await run_in_threadpool(read)
         except AgentHostError as error:
             return PlainTextResponse(f"{one_line(str(error))}\n", 404)
@@ -172,8 +171,8 @@ class View:
     async def _changes(
         self, look: Look, read: Read, seen: object, body: dict[str, Any] | None, every_s: float
     ) -> AsyncIterator[bytes]:
-        """Lines of JSON: all parts at first, then those that have changed; an empty one from time to time, by which a
-        reader that is gone is noticed. `body` is what was read of the state `seen`."""
+        """Yield lines of JSON: first all parts, then changed ones; and sometimes an empty line, to detect a reader that
+        is gone. `body` was read from the state `seen`."""
         self._streams += 1
         try:
             sent: dict[str, str] = {}
@@ -188,7 +187,7 @@ class View:
                 if change or time.monotonic() - told > _ALIVE_S:
                     told = time.monotonic()
                     yield json_text.dumps(change) + b"\n"
-                await asyncio.sleep(max(every_s, pause))  # a long session is not read all the time
+                await asyncio.sleep(max(every_s, pause))  # avoids reading a long session all the time
         finally:
             self._streams -= 1
 
@@ -212,8 +211,8 @@ class View:
 
 
 def _changed(body: Mapping[str, Any], sent: dict[str, str]) -> dict[str, Any]:
-    """The parts of `body` that are not in `sent`, which then has them: {title, parts: {id: html}, steps: [[id, html]],
-    gone: ids of steps that are there no more}."""
+    """The parts of `body` that are not in `sent`, to which they are added: {title, parts: {id: html}, steps: [[id,
+    html]], gone: ids of removed steps}."""
     found: dict[str, Any] = {}
     parts = {name: html for name, html in body["parts"].items() if sent.get(name) != html}
     steps = [[name, html] for name, html in body.get("steps", ()) if sent.get(name) != html]

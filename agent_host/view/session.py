@@ -1,7 +1,7 @@
 """The page of one session, as a file or in the parts of a live page.
 
-What a template gets is made here of a `Transcript` (`agent_host.read_transcript`) and of nothing else, so that a page,
-a transcript and an event never disagree.
+The values of templates are made here from a `Transcript` (`agent_host.read_transcript`) alone, so that a page, a
+transcript and an event never disagree.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _DOUBTS: Final[Mapping[str, str]] = {
 
 
 class Notice(NamedTuple):
-    """A line of what needs a person: what to do, why, the command that does it, and a link to its item."""
+    """Something that needs a person: the action, the reason, its command, and a link to the item."""
 
     title: str
     text: str
@@ -67,14 +67,14 @@ class Notice(NamedTuple):
 
 
 def session_page(transcript: Transcript, *, state_dir: str, full: bool = False) -> bytes:
-    """The page of one session, as a file. With `full` no text and no picture is left out."""
+    """Render the page of one session as a file. With `full` no text and no picture is left out."""
     values = session_values(transcript, state_dir=state_dir, full=full)
     return environment().get_template("session.html").render(c=values, **assets()).encode("utf-8", "replace")
 
 
 def session_body(transcript: Transcript, *, state_dir: str, can_approve: bool = False) -> dict[str, Any]:
-    """The same in the parts that a live page replaces when they change: HTML by the id of the element that has it, in
-    order; `can_approve`: open questions have buttons."""
+    """The same in the parts that a live page replaces when they change: HTML by the id of its element, in order;
+    `can_approve`: open questions have buttons."""
     values = session_values(transcript, state_dir=state_dir, can_approve=can_approve)
     parts: Any = environment().get_template("parts.html").module
     return {
@@ -94,7 +94,7 @@ def session_values(
     files, why_no_files = _files(transcript, budget)
     texts = _Texts(items, budget, transcript)
     pictures = _pictures(transcript, full=full)
-    # Objects, because templates find their members five times as fast as a dict's.
+    # Objects, because templates access their members five times as fast as those of a dict.
     shown = [SimpleNamespace(**_fields_of_item(item, ids[item["itemId"]], texts, pictures)) for item in items]
     groups = _group_steps(items, shown, transcript)
     links = {item["itemId"]: f"#{ids[item['itemId']]}" for item in items}
@@ -125,7 +125,8 @@ def session_values(
 
 
 def _ids_of(items: Iterable[Item]) -> dict[str, str]:
-    """The id of each item's element. Ids of calls are words of a model: what is no plain name is replaced by a hash."""
+    """The id of each item's element. Ids of calls come from a model, so any that is not a plain name is replaced by a
+    hash."""
     found: dict[str, str] = {}
     for item in items:
         name = item["itemId"]
@@ -136,8 +137,8 @@ def _ids_of(items: Iterable[Item]) -> dict[str, str]:
 
 
 class _Texts:
-    """The texts of the items in the room of a page: of calls that failed first, of the ends of the conversation then,
-    and of the others as they come."""
+    """The texts of the items within a page's limit: first those of failed calls, then those of the conversation's start
+    and end, then the others in order."""
 
     def __init__(self, items: Sequence[Item], budget: Budget, transcript: Transcript) -> None:
         self._diffs = {item["itemId"]: _diff_rows(item, transcript) for item in items}
@@ -192,7 +193,7 @@ def _texts_in(item: Item, *, has_diff: bool) -> Iterator[tuple[str, str]]:
 
 
 def _arguments_text(arguments: Any) -> str:
-    """Arguments to be read: a line each, long texts as they are."""
+    """Readable arguments: one line each, long texts unchanged."""
     if not isinstance(arguments, dict):
         return json_text.dumps(arguments).decode()
     lines = []
@@ -303,7 +304,7 @@ def _approval_words(item: Item) -> str:
 def _group_steps(
     items: Sequence[Item], shown: Sequence[SimpleNamespace], transcript: Transcript
 ) -> list[SimpleNamespace]:
-    """The items by their steps; what stands between steps makes groups of its own."""
+    """Group the items by step; items between steps form their own groups."""
     usage = {step["step"]: step for step in transcript.steps}
     groups: list[SimpleNamespace] = []
     seen: set[int | None] = {None}
@@ -329,7 +330,7 @@ def _turn_words(turn: Mapping[str, Any]) -> str:
     return f"{one_line(str(turn['model']))}: {tokens_in_words(turn)}{spent}"
 
 
-# What stands on top
+# The top of the page
 
 
 def _ended_by(row: StoredSession) -> str:
@@ -387,7 +388,7 @@ def _tiles(transcript: Transcript, files: Sequence[Mapping[str, Any]]) -> list[t
 def _needs(
     transcript: Transcript, links: Mapping[str, str], option: str, budget: Budget, *, can_approve: bool
 ) -> list[Notice]:
-    """List what waits for a person, the most urgent first."""
+    """List everything that waits for a person, the most urgent first."""
     row = transcript.row
     found = [_question(asked, links, option, budget, can_approve=can_approve) for asked in transcript.questions]
     if row.resumable and row.verdict != "running":
@@ -412,7 +413,7 @@ def _question(
     is_form = bool(asked.get("isQuestion"))
     details = budget.fit(_arguments_text(asked.get("details", {})))
     command = shlex.quote(approval_id)
-    # A person answers what they see: where something of the question is cut, there is nothing to press.
+    # A person must see all of a question to answer it, so there are no buttons if something is cut.
     whole = not details.cut_from and not any(mark in str(details.html) for mark in ("[… ", "…"))
     return Notice(
         f"{one_line(str(asked.get('title', 'A question')))} ({asked.get('riskLevel', 'no')} risk)",
@@ -442,8 +443,8 @@ def _approvals(items: Iterable[Item], links: Mapping[str, str]) -> list[tuple[st
 def _denials(
     items: Iterable[Item], links: Mapping[str, str], row: StoredSession, state_dir: str
 ) -> list[tuple[str, str, str, str, str, str]]:
-    """{tool, action, why, command, entry, href} of each call that was denied. What would allow it: a `command` that
-    approves it, or the `entry` that a bundle lacks with the command that tries such a bundle."""
+    """{tool, action, why, command, entry, href} of each denied call. A `command` approves it; or a bundle needs the
+    `entry`, with the command that tests such a bundle."""
     denials, option, lacking = [], state_option(state_dir), DeniedCalls(row.workspace, state_dir)
     for item in items:
         if item.get("status") != "denied":
@@ -459,7 +460,7 @@ def _denials(
 
 
 def _files(transcript: Transcript, budget: Budget) -> tuple[list[dict[str, Any]], str]:
-    """The files that the session has changed with their patches, and why there are none where that is not known."""
+    """The files that the session has changed, with their patches, or the reason why they are unknown."""
     try:
         patches = transcript.files()
     except UsageError as error:
@@ -479,7 +480,7 @@ def _files(transcript: Transcript, budget: Budget) -> tuple[list[dict[str, Any]]
 
 
 def _pictures(transcript: Transcript, *, full: bool) -> dict[str, list[dict[str, Any]]]:
-    """Pictures as addresses of data, by call; without `full` as many as the page may hold."""
+    """Pictures as data URLs, by call; without `full` up to the page's limit."""
     found: dict[str, list[dict[str, Any]]] = {}
     left = _MOST_PICTURES
     for one in transcript.pictures():

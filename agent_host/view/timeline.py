@@ -26,12 +26,12 @@ _MOST_ROWS: Final = 8
 _SHORT: Final = 24
 _LEAST_GAP_S: Final = 20.0
 STALL_S: Final[Mapping[str, float]] = {"model": 30, "tool": 60, "person": 10, "slot": 10, "service": 30}
-"""A wait of so many seconds is named."""
+"""A wait of at least this many seconds is listed."""
 _LANES: Final = (("model", "Model"), ("tool", "Tools"), ("person", "Person"), ("service", "Services"))
 
 
 class Bar(NamedTuple):
-    """A wait in the drawing. `href` is the item that it is of, "" for none."""
+    """A wait in the drawing. `href` links to its item, "" for none."""
 
     x: float
     y: int
@@ -44,7 +44,7 @@ class Bar(NamedTuple):
 
 class Timeline(NamedTuple):
     """The drawing: {name, y, height} of each lane, and {x, kind, label, href} of marks, which are moments across all
-    lanes. `gaps` are stretches that are drawn short: {x, width, kind, label}. `stalls` are the longest waits."""
+    lanes. `gaps` are shortened stretches: {x, width, kind, label}. `stalls` are the longest waits."""
 
     height: int
     lanes: list[tuple[str, int, int]]
@@ -56,7 +56,7 @@ class Timeline(NamedTuple):
 
 
 def seconds(moment: str) -> float:
-    """A moment in RFC 3339 as seconds since the epoch; 0 for what is none."""
+    """A moment in RFC 3339 as seconds since the epoch; 0 if it is not one."""
     try:
         return datetime.fromisoformat(moment).timestamp()
     except ValueError:
@@ -78,8 +78,8 @@ def duration_text(spent_s: float) -> str:
 
 
 def draw(waits: Sequence[Wait], items: Sequence[Item], links: Mapping[str, str]) -> Timeline | None:
-    """The timeline; None where no times are known. `links` has the place on the page of an item or a step by its id;
-    what is open ends with the last moment that is known."""
+    """Return the timeline; None if no times are known. `links` has the page's link to an item or a step by its id; open
+    spans end at the last known moment."""
     moments = [seconds(item["timestamp"]) for item in items]
     moments += [seconds(moment) for wait in waits for moment in (wait.started_at, wait.ended_at) if moment]
     if not moments or min(moments) == max(moments):
@@ -119,7 +119,7 @@ MARKED: Final = frozenset(
 
 
 class _Scale:
-    """From time to place: in proportion, but for gaps."""
+    """Maps time to position: proportional, except in gaps."""
 
     def __init__(self, first: float, last: float, busy: Iterable[tuple[float, float]]) -> None:
         self.gaps: list[tuple[float, float]] = []
@@ -147,7 +147,7 @@ class _Scale:
         return round(low + share * (high - low), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Some places, with the time since the start."""
+        """Some positions, with the time since the start."""
         first, last = self._knots[0], self._knots[-1]
         shown = last - first - sum(end - start for start, end in self.gaps)
         wanted = next((one for one in _TICKS if shown / one <= 8), _TICKS[-1])
@@ -166,7 +166,7 @@ _TICKS: Final = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600,
 
 
 def _rows(spans: Sequence[tuple[float, float, Wait]]) -> list[int]:
-    """The row of each of the spans of a lane: one that is free, or the last where too many run at once."""
+    """The row of each span of a lane: a free one, or the last if too many run at once."""
     free: list[float] = []
     rows = []
     for start, end, _ in spans:
@@ -195,7 +195,7 @@ _WORDS: Final = {
 
 
 def _joined(bars: Iterable[Bar]) -> list[Bar]:
-    """Bars without those that begin in the place of the one before, in their row."""
+    """Drop bars that would cover the previous one of their row and kind, except stalls."""
     shown: list[Bar] = []
     last: dict[tuple[int, str], int] = {}
     for bar in bars:
@@ -211,8 +211,8 @@ def _joined(bars: Iterable[Bar]) -> list[Bar]:
 
 
 class Chart(NamedTuple):
-    """A chart 1,000 units wide and 120 high: bars of `series` one above the other, or a line. `top` is the value at its
-    top; `points` is a line in the words of SVG."""
+    """A chart 1,000 units wide and 120 high: stacked bars of `series`, or a line. `top` is the value at its top;
+    `points` is a line in SVG syntax."""
 
     title: str
     top: str
@@ -229,7 +229,7 @@ _KINDS: Final = (("cached", "cached input"), ("input", "other input"), ("output"
 
 
 def tokens_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Tokens by kind, step by step; of many steps the means of some at once."""
+    """Tokens by kind for each step; with many steps, means of several."""
     rows = []
     for step in steps:
         if "inputTokens" in step:
@@ -258,7 +258,7 @@ def tokens_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
 
 
 def cost_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """The cost so far over the steps; None where it is not known."""
+    """The cumulated cost over the steps; None if it is unknown."""
     costs = [float(step["cost"]) for step in steps if step.get("cost") is not None]
     if not costs or not sum(costs):
         return None
