@@ -1,7 +1,7 @@
-"""A local agent host: one process per session that survives kill -9 and does no tool effect twice.
+"""A local agent host: one process per session that survives kill -9 and repeats no tool effect.
 
-The public API is what `__all__` names; it is imported when it is first used. All other modules of this package are
-inner ones and may change without notice. docs/embedding.md has an example.
+The public API is listed in `__all__` and imported on first use. All other modules of this package are internal and may
+change without notice. docs/embedding.md has an example.
 """
 
 from agent_host import import_isolation

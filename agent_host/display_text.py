@@ -1,7 +1,8 @@
-"""Text of a model made fit to be shown to the person who decides about it: it hides nothing, steers nothing and ends.
+"""Text of a model, made safe to show to the person who decides about it: it hides nothing, cannot control the terminal
+and has a bounded length.
 
-A character that does not print (control characters, those that turn the direction of writing or have no width) is
-shown as its escape. What is too long is cut and says so. Sizes are those of the text in JSON, which is how it travels.
+Unprintable characters (control characters, characters that change the writing direction or have no width) are shown as
+escapes. Text that is too long is cut and marked as cut. Sizes are those of the text in JSON, its form on the wire.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Helpers that every HTTP client of the host needs, and nothing that takes long to import; trying again what may be
-tried again (AH 6.4, 11).
+"""Helpers for every HTTP client of the host, cheap to import; retries (AH 6.4, 11).
 
-`http.httpx` is httpx, imported when it is first used, and without the command-line program that it carries. That
-program imports rich and click wherever they happen to be installed, which takes as long as the rest of httpx. If this
-process is our own command line, the module of that program is switched off. A program that embeds this package may use
-it, and has httpx as it is.
+`http.httpx` is httpx, imported on first use and without its command-line program. That program imports rich and click
+if they are installed, which takes as long as the rest of httpx. The module of that program is therefore disabled if
+this process is our own command line. A program that embeds this package may need it, and gets the unchanged httpx.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from agent_host.ids import Outside
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Hosts that are this machine. A proxy of the environment is for the world outside; these are reached without one."""
+"""Names of this machine. They are reached without the environment's proxy, which is for other hosts."""
 
 
 class HttpAnswer(NamedTuple):
@@ -164,7 +162,7 @@ def _import_httpx() -> Any:
 _MOST_DOUBLED: Final = 62
 T = TypeVar("T")
 Passing = TypeVar("Passing", GatewayUnavailable, ServiceUnavailable)
-"""A fault that may have gone by the next try; it is not tried again where its `again` is false."""
+"""A fault that may be gone at the next attempt; there is no retry if its `again` is false."""
 
 
 class RetryPolicy(NamedTuple):
@@ -187,9 +185,9 @@ async def call_with_retries(
     on_retry: Callable[[int, float, Passing], None],
     outside: Outside,
 ) -> T:
-    """The result of `attempt`, which is called again when it raises `passing`.
+    """Return the result of `attempt`, which is called again if it raises `passing`.
 
-    `on_retry(number, wait_s, error)` is called before each wait. Raises the last error when no tries are left.
+    `on_retry(number, wait_s, error)` is called before each wait. Raises the last error when no attempts are left.
     """
     try:
         return await attempt()

@@ -277,7 +277,7 @@ def _has_cut(value: Any) -> bool:
 
 _FLAGS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 DECLINES: Final = "!"
-"""A line that takes the whole form back in the middle of it."""
+"""A line that declines the whole form at any field."""
 
 
 def question_of(form: Form) -> str:
@@ -362,7 +362,7 @@ class MarkdownBlocks:
 
     def __init__(self) -> None:
         self.open = ""
-        """The text that has no end yet."""
+        """The text of the unfinished block."""
         self._seen = 0  # chars of complete lines in `open` that are known to contain no end of a block
         self._fence = ""
 

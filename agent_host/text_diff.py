@@ -18,10 +18,10 @@ _CONTEXT: Final = 3
 _LINE: Final = re.compile(rb"[^\n]*\n|[^\n]+")
 _SLICE_BYTES: Final = 1024 * 1024  # read at once to count the lines of a large text
 MAX_COMPARED_BYTES: Final = 1024 * 1024
-"""Of each file that is compared with others by its lines; equal files are found at any size."""
+"""Maximum size of a file that is compared by lines; equal files are found at any size."""
 _MAX_PAIRS: Final = 2000
 _LEAST_ALIKE: Final = 0.5
-"""The part of the larger file that two have in common: what git asks for as well."""
+"""Minimum common part of two files, relative to the larger one, as in git."""
 
 
 class TextDiff(NamedTuple):
@@ -33,9 +33,9 @@ class TextDiff(NamedTuple):
 
 
 def compare(before: bytes, after: bytes) -> TextDiff:
-    """The difference of two texts, without the two header lines; (b"", 0, 0) when they are the same.
+    """Return the difference of two texts, without the two header lines; (b"", 0, 0) if they are equal.
 
-    Lines end with a line feed and with nothing else: what other breaks Unicode knows is content to git and patch.
+    Lines end only with a line feed, because git and patch treat other Unicode line breaks as content.
     """
     start, end = _equal_ends(before, len(after), lambda at, size: after[at : at + size])
     # Equal lines at both ends are left out, except for the context of a change.
@@ -209,7 +209,8 @@ _MAX_DEPTH: Final = 6
 """Maximum depth of division at unique lines: each division costs as much as sorting the part."""
 
 _REST: Final = _MAX_DEPTH + 1
-"""The depth of what a search that went on without such lines has left: looking at all of it each time is quadratic."""
+"""The depth of parts left by a search that continued without such lines: comparing all of a part each time would be
+quadratic."""
 
 
 class Change(NamedTuple):
@@ -394,10 +395,10 @@ def _parts_between(anchors: list[tuple[int, int]], part: _OpenPart) -> list[_Ope
 
 
 def find_renames(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tuple[str, int]]:
-    """For each new file that is a renamed one: what it was called, and how much of it is the same, in percent.
+    """Map the name of each renamed file to its old name and its similarity in percent.
 
-    Equal files come first, then those that have most in common; each file is in one pair at most. Where there are more
-    than 2000 pairs to compare only equal ones are found. Empty files are no renamed ones.
+    Equal files are matched first, then those that have most in common; each file is in at most one pair. With more than
+    2000 pairs to compare, only equal files are found. Empty files never count as renamed.
     """
     found: dict[str, tuple[str, int]] = {}
     by_content: dict[bytes, list[str]] = {}

@@ -1,8 +1,8 @@
-"""The terminal as a conversation sees it: a place to print on, a person who answers, and the one writer.
+"""The terminal's interface for a conversation: printing, questions to the person, and the only writer.
 
-Whatever is to be on the terminal is part of a frame, written by a thread so that a slow terminal waits alone. While one
-is being written no other is made: output of that time is in the next. So there is never more than one frame in memory,
-whatever the terminal's pace, and the event loop never waits for it.
+All output is part of a frame, which a thread writes so that a slow terminal blocks nothing else. While one frame is
+being written no other is made: output of that time goes into the next. So there is never more than one frame in memory,
+however slow the terminal is, and the event loop never waits for it.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class FrameWriter:
 
 
 class PlainConsole(Face):
-    """The plain face: lines only, for screen readers, dumb terminals and people who want that. Nothing is drawn over.
+    """The plain face: lines only, for screen readers, dumb terminals and people who prefer it. Nothing is redrawn.
 
     The terminal edits the line itself. A line that was typed after a question was shown answers it; any other is a
     prompt.

@@ -20,7 +20,8 @@ _OPEN_CHARS: Final = 16 * 1024
 _SUBJECT_BYTES: Final = 200
 _LEAST_SUBJECT: Final = 8
 _GAP: Final = re.compile(r"^\[\.\.\. \d+ bytes left out \.\.\.\]$", re.MULTILINE)
-"""Of `events/emitter.py`. A program that prints this itself has its output read from the record, and no more."""
+"""The mark of `events/emitter.py`. If a program prints it, its output is read from the record, and nothing else
+happens."""
 
 
 class CommandOutput:
@@ -31,7 +32,7 @@ class CommandOutput:
         self.is_whole = True
         self._last: deque[str] = deque(maxlen=TAIL_LINES)
         self.lines: list[str] = []
-        """All that was kept."""
+        """All retained lines."""
         self._kept_chars = 0
         self._open: dict[str, str] = {}
 
@@ -209,16 +210,15 @@ def subject_of(arguments: Mapping[str, Any], summary: str, workspace: str) -> st
     return one_line(str(found), _SUBJECT_BYTES).removeprefix(workspace.rstrip("/\\") + "/")
 
 
-# The model's text as it comes, cut into blocks of Markdown that are final, so that each is printed once.
+# The model's streamed text, split into final blocks of Markdown, so that each is printed once.
 #
-# A block is final when the next one begins. What was printed cannot be taken back: a terminal's scrollback is not ours.
-# So where an answer begins again (the gateway failed, the process died), its new text is compared with what stands
-# there already, and only what is new is printed. If it says something else, a mark says that it does, and all of it
-# follows.
+# A block is final when the next one begins. Printed text cannot be removed, because the scrollback belongs to the
+# terminal. So if an answer starts again (the gateway failed, the process died), its new text is compared with the
+# printed text, and only new text is printed. If the texts differ, a mark is printed, followed by the whole new text.
 
 
 BEGINS_AGAIN: Final = None
-"""In place of a block: the text above was taken back, and what follows is another answer."""
+"""Yielded in place of a block: the text above was withdrawn, and another answer follows."""
 
 
 class AnswerText:

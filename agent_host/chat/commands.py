@@ -36,7 +36,7 @@ class Command(NamedTuple):
     argument: str
     about: str
     without: str
-    """The answer to it before there is a session; empty for a command that needs none."""
+    """The reply if there is no session yet; empty for a command that needs none."""
 
 
 COMMANDS: Final[dict[str, Command]] = {}

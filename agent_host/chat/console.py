@@ -60,7 +60,7 @@ _PAUSE_S: Final = 0.4
 _FRAME_CHARS: Final = 32 * 1024
 _SLOW_S: Final = 0.1
 _SLOW_FRAME_CHARS: Final = 2 * 1024
-"""Keys are shown after the frame before them."""
+"""Limited because typed keys are shown only after the previous frame."""
 _ROOM_AGAIN_CHARS: Final = 128 * 1024
 _INPUT_ROWS: Final = 10
 _PICKED_ROWS: Final = 10
@@ -478,7 +478,7 @@ class Console(Face):
         @keys.add(Keys.BracketedPaste, filter=armed, eager=True)
         def _(event: KeyPressEvent) -> None:
             waiting, key = event.key_processor.input_queue, event.key_sequence[0].key
-            if waiting or key == Keys.BracketedPaste:  # keys that come at once were pasted, or are an unknown one
+            if waiting or key == Keys.BracketedPaste:  # keys that arrive at once: pasted, or an unknown key
                 waiting.clear()
                 self._output.bell()
             else:

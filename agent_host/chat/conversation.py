@@ -1,9 +1,10 @@
-"""A conversation at the terminal: one session after the other, each in a process of its own.
+"""A conversation at the terminal: one session after the other, each in its own process.
 
-`Conversation` stands between a `Face` (the terminal) and a `SupervisedSession` (the process). It hears every event of
-the session, prints what is final, keeps what is live for the live line, and asks the person what the session asks.
+`Conversation` connects a `Face` (the terminal) and a `SupervisedSession` (the process). It receives every event of the
+session, prints final output, keeps unfinished output for the live lines, and passes the session's questions to the
+person.
 
-What it rests on:
+Its rules:
 
 - Printed output is never redrawn. A terminal's scrollback belongs to the person, so only final output goes there: a
   block of Markdown when the next one begins (`activity`), a call when it has its result, a question when it is asked.
@@ -13,18 +14,18 @@ What it rests on:
 - The session does not wait for the terminal. A very slow face makes `on_event` wait; the supervisor then stops reading,
   and the session joins and drops pieces of its streams (docs/serve.md, "A slow client"). Dropped pieces are reported,
   and open questions are requested again.
-- A listener must not wait for its session, so whatever asks the session something runs as a task of its own (`spawn`).
+- A listener must not wait for its session, so requests to the session run as separate tasks (`spawn`).
 
-Lives and deaths:
+Starts and ends:
 
 - A session starts with the first prompt and not with the program, so that no empty ones are left.
 - If its process dies, `on_gone` reports it and a task resumes the session in another process at once, with the open
   task and the queued ones. A session whose process dies repeatedly is left resumable.
 - If this program dies, the process of the session finishes its step at the end of its input and leaves the session
-  resumable, as it does for any client. `chat --continue` takes the newest such session of the workspace.
+  resumable, as for any client. `chat --continue` continues the newest such session of the workspace.
 
 Questions are asked one after the other, by `_ask_waiting`, which awaits keys and lines of the face as if the person
-were a function. A question that is answered elsewhere, or that ends with its task, cancels that wait.
+were a function. A question that another client answers, or that ends with its task, cancels that wait.
 
 Traps:
 
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from agent_host.clients.supervisor import SessionSpec, SupervisedSession, Supervisor
 
 _COMMAND: Final = re.compile(r"/[A-Za-z]*( .*)?")
-"""A path is none."""
+"""A path does not match."""
 _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled"})
 _OVER: Final = _ENDS | {"session_paused", "session_failed"}
 _DEATHS: Final = 5
@@ -67,7 +68,7 @@ _DEATHS_WITHIN_S: Final = 60.0
 _NEXT_TASK_S: Final = 1.0
 _FAILURES: Final = (RpcFailure, SessionGone, TooManySessions, OSError)
 _AFTER_TEXT: Final = frozenset({"tool_requested", "task_completed"})
-"""Events that come when the text of their step is on record."""
+"""Events that follow the recording of their step's text."""
 _NEWS: Final = {
     "llm_fallback": "another model is asked",
     "llm_window_cut": "the oldest messages are left out of requests",
@@ -121,7 +122,7 @@ class Conversation:
         self._deaths: list[float] = []
         self._reported: set[str] = set()
         self.printed: set[str] = set()
-        """Calls on the terminal, and steps whose text is."""
+        """Printed calls, and steps whose text was printed."""
         self._has_gap = False
         self.questions = Questions(self)
 

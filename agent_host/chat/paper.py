@@ -44,7 +44,7 @@ _HUNK: Final = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _DIVIDER: Final = " │ "
 _MOST_PAIRED: Final = 2000
 _RENDERED_CHARS: Final = 8192
-"""Longer text is not rendered, because keys would wait for it."""
+"""Longer text is not rendered, because it would delay keys."""
 
 
 class Paper:

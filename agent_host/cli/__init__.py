@@ -1,6 +1,6 @@
-"""The command line; here the standard streams of its process.
+"""The command line; this module has the standard streams of its process.
 
-Who watches is no reason to stop: what a stream refuses is lost, and no more.
+A failing stream never stops a task: output that the stream refuses is lost, and nothing else happens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GITHUB, GITLAB = "GITHUB_ACTIONS", "GITLAB_CI"
 RUNNERS = (GITHUB, "TF_BUILD", "TEAMCITY_VERSION", GITLAB)
-"""Variables of CI runners that obey what a program prints."""
+"""Variables of CI runners that execute commands in a program's output."""
 
 
 def is_for_a_runner() -> bool:

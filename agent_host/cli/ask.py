@@ -1,7 +1,7 @@
-"""Approvals at a terminal: what a call would do, in the words of `serve`, and one key for the answer (AH 10.1).
+"""Approvals at a terminal: the effect of a call, in the words of `serve`, and one key for the answer (AH 10.1).
 
-Only a line that was typed after the question, and that is one of the keys, approves anything. The end of input, a
-time-out and Ctrl-C do not.
+Only a line that was typed after the question, and that is one of the keys, approves anything. End of input, a timeout
+and Ctrl-C do not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`agent-host completion SHELL`: the script of a shell, and the words that it offers at a Tab.
 
-The scripts are a few lines that ask this program, whose commands and options are defined in `options` alone.
+The scripts are a few lines that call this program, because commands and options are defined only in `options`.
 """
 
 from __future__ import annotations

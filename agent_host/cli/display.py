@@ -43,7 +43,7 @@ class Display:
         self._answer_only = answer_only
         out = sys.stderr if answer_only else None
         self.is_text = form == "text"
-        """True if a person reads along."""
+        """True if the output is text for a person."""
         self._text = TextOutput(out, verbose=verbose, asks=asks) if self.is_text else None
         self._progress = self._text or ProgressLines(verbose=verbose, asks=asks)
         # For a CI runner stdout is a stream of `cli.runner_log`, which these lines bypass.
@@ -57,7 +57,7 @@ class Display:
         self._result: bytes | None = None
         self._refused: Exception | None = None
         self.lost_file = False
-        """True if a file that was asked for was not written, which was said already."""
+        """True if a requested file was not written, which was already reported."""
 
     @property
     def sinks(self) -> list[Sink]:
@@ -151,10 +151,10 @@ _LOAD_AFTER_S = 0.1  # the request has been sent by then
 
 
 class TextOutput(ProgressLines):
-    """A sink for `--output text`. Text of the model goes to `out` as it comes, everything else to `progress`. `refused`
-    is why `out` takes no more, None as long as it does.
+    """A sink for `--output text`. The model's text is streamed to `out`, everything else goes to `progress`. `refused`
+    is the reason why `out` failed, None while it works.
 
-    On a terminal that can be drawn on, a running call is shown with the last lines of its output.
+    On a terminal that supports drawing, a running call is shown with the last lines of its output.
     """
 
     def __init__(
@@ -295,7 +295,7 @@ _LINES: dict[EventType, Callable[[dict[str, Any]], str]] = {
         lambda payload: f"  warning {payload.get('message', '')}",
     ),
 }  # fmt: skip
-"""The line of each event that has one, not yet escaped."""
+"""Functions for the lines of events, not yet escaped."""
 
 
 def _head(line: str) -> str:

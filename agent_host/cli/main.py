@@ -1,6 +1,7 @@
-"""The command line `agent-host`: parses, hands over to the command's module, turns exceptions into one line and a code.
+"""The command line `agent-host`: parse the arguments, call the command's module, turn exceptions into one line and an
+exit code.
 
-Imports here are paid by every call, `--version` included, so each command is imported when it is chosen.
+Every call, even `--version`, pays for the imports here, so a command is imported when it is chosen.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     AddOption = Callable[[Any], object]
-    """Of a parser, or of a group of one."""
+    """Adds an option to a parser or to a group of one."""
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -266,7 +266,7 @@ SETTING_ARGUMENTS: Final[Mapping[str, AddOption]] = dict((
     ("host.verbose", _flag(OPTION_OF["host.verbose"], "show commands' output and the model's thinking, on standard "
                            "error", default=None)),
 ))  # fmt: skip
-"""What adds the options that are settings (`OPTION_OF`), by their keys."""
+"""Functions that add the options that are settings (`OPTION_OF`), by their keys."""
 
 
 def _settings(*keys: str) -> tuple[AddOption, ...]:
@@ -290,7 +290,7 @@ _OF_SESSIONS: Final = (
     ("--workspace", "session", _value("--workspace", "DIR", "project directory (the current directory)")),
     ("--state-dir", "session", _STATE_DIR),
 )  # fmt: skip
-"""Option, group and what adds it."""
+"""Option, group and the function that adds it."""
 
 
 def _session_options(*without: str) -> AddOption:

@@ -1,8 +1,8 @@
-"""The files that a pipeline takes away from a run: `--patch`, `--result`, `--summary` and `--junit`; and pages.
+"""Output files of a run for a pipeline: `--patch`, `--result`, `--summary` and `--junit`; and pages.
 
-Each is whole or not there: an older one is removed before the first tool runs, and the new one is put in its place at
-once, whatever the end of the task was. Their directories are opened at the start and written by descriptor, so that no
-tool can lead a file elsewhere.
+Each is complete or absent: an older file is removed before the first tool runs, and the new one is put in place
+atomically, however the task ended. Their directories are opened at the start and used by descriptor, so that no tool
+can redirect a file.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class OutputFiles(dict[str, OutputFile]):
                 if path is not None:
                     self[option] = OutputFile(option, path)
             self.places = frozenset(one.real_path for one in self.values())
-            """The real paths, which are no part of a patch."""
+            """The real paths, which a patch must not contain."""
             if len(self.places) < len(self):
                 raise UsageError(f"{' and '.join(f'--{one}' for one in self)}: each needs a file of its own")
             check_apart(self.values(), namespace)

@@ -1,7 +1,7 @@
-"""A run as a pipeline shows it: a summary in Markdown, a test report in JUnit's form, and marks in a CI runner's log.
+"""Output of a run for a pipeline: a summary in Markdown, a test report in JUnit's form, and marks in a CI runner's log.
 
 All text of a model, a command or a file is inert in each: it is code in Markdown, text in XML, and `runner_log` escapes
-what is in a mark.
+it in marks.
 """
 
 from __future__ import annotations
@@ -218,15 +218,15 @@ def _why(item: Mapping[str, Any]) -> str:
     return str(item.get("message") or item.get("output") or item.get("code") or "")
 
 
-# Marks for the CI runner that the run is a step of: a group a step, annotations, the step's summary and outputs.
+# Marks for the CI runner of this run: a group per step, annotations, the step's summary and outputs.
 #
-# Annotations come from the commands that failed: a line of their output that names a file of the workspace and a place
-# in it, in the forms of compilers, linters and test programs. A command that was run again counts as it ended last.
+# Annotations come from failed commands: a line of their output that names a file of the workspace and a position in it,
+# in the forms of compilers, linters and test programs. Of a command that was run again only the last run counts.
 
 MOST_ANNOTATIONS: Final = 10
-"""Of a kind; the runner of GitHub shows no more of a step."""
+"""Maximum of each kind; GitHub's runner shows no more per step."""
 MAX_SUMMARY_BYTES: Final = 1024 * 1024
-"""Of the summary of a step; the runner takes no larger one."""
+"""Maximum size of a step's summary; the runner rejects a larger one."""
 _MESSAGE_BYTES: Final = 1000
 _MOST_REPLAYS: Final = 10
 _MAX_LINES: Final = 20_000

@@ -30,10 +30,10 @@ _BEGINNINGS = (EventType.LLM_REQUEST_STARTED, EventType.TOOL_REQUESTED, EventTyp
 
 
 class ProgressLines:
-    """A sink that prints to `progress` a line now and then where that is no terminal, so that a log does not look as
-    if the task hung, and with `verbose` all that commands print and the model thinks.
+    """A sink that prints a heartbeat line to `progress` if that is not a terminal, so that a log does not look as if
+    the task hung, and with `verbose` all output of commands and the model's thinking.
 
-    `asks`: approvals are asked for on the same terminal. What comes while a question stands there is printed behind
+    `asks`: approvals are asked for on the same terminal. Output that arrives while a question is open is printed after
     its answer.
     """
 
@@ -230,7 +230,7 @@ class Running:
             case EventType.STEP_STARTED:
                 self._step, self.model_since = payload["stepCount"], None
             case EventType.LLM_REQUEST_STARTED:
-                self._request = event  # its text is made public when it is shown: that costs a search for secrets
+                self._request = event  # its text is redacted when it is shown, as the search for secrets is costly
                 self._expected = payload.get("estimatedInputTokens", 0)
                 self.model_since = self._clock.now()
             case EventType.LLM_REQUEST_COMPLETED:
@@ -286,7 +286,7 @@ class Heartbeat:
         self._beat = beat
         self._due = 0.0
         self.stop: Callable[[], None] = lambda: None
-        """Leave no timer."""
+        """Stop the timer."""
 
     def start(self) -> None:
         """Start the timer."""
@@ -310,9 +310,9 @@ class Heartbeat:
 # The block at a terminal that shows a running call with the last lines of its output, redrawn in place.
 
 REDRAW_S = 0.1
-"""At least, between two times that the block is drawn; the first comes so long after a call began."""
+"""Minimum time between two redraws of the block, and from the start of a call to the first one."""
 TICK_S = 1.0
-"""At most, while a call runs: the block says for how long."""
+"""Maximum time between two redraws while a call runs, because the block shows the duration."""
 
 
 class LiveView:

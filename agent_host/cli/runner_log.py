@@ -1,6 +1,6 @@
-"""Standard streams that end in the log of a CI runner, which obeys some of its lines.
+"""Standard streams that go to the log of a CI runner, which executes some of its lines.
 
-GitHub Actions, Azure Pipelines and TeamCity take commands from what a program prints: `::error::`, `##[group]`,
+GitHub Actions, Azure Pipelines and TeamCity read commands from a program's output: `::error::`, `##[group]`,
 `##vso[task.setvariable]`, `##teamcity[buildNumber]`. GitLab takes `section_start:` and `section_end:` before a carriage
 return. A model, a program, a server or a file's name could contain them. So a marker of a command gets a space before
 its last character, and a carriage return that ends no line is written as its escape. In JSON a space would change the
@@ -42,8 +42,8 @@ _MARKER: Final = re.compile(
     rf"|{_spell('##')}{_UNSEEN}(?:{_spell('vso')}|{_spell('teamcity')})?{_UNSEEN}\[))",
     re.IGNORECASE,
 )
-"""One may begin within another, and each ends in the character that makes it one. `::` is one at the start of a line
-and behind white space, wherever that is; `##[` and its like are anywhere."""
+"""Markers may overlap, and each ends in the character that completes it. `::` is one at the start of a line and after
+any white space; `##[` and similar ones are markers anywhere."""
 _SECTION: Final = re.compile(r"(?=(section_(?:start|end):))", re.IGNORECASE)
 _MARKERS: Final = (_MARKER, _SECTION)
 _LONGEST: Final = 512  # more than the characters of the longest marker

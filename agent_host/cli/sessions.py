@@ -95,13 +95,13 @@ _FORMS = (
     ("max_count", r"([0-9]{1,15})()", _BYTES, "a whole number"),
     ("max_size", r"([0-9]{1,15})(?:([KMG])(?:iB)?)?", _BYTES, "bytes, or a whole number with K, M or G: 2GiB"),
 )
-"""The limits of `--prune`: option, form, units, and what it takes in words."""
+"""The limits of `--prune`: option, form, units, and a description of valid values."""
 
 
 def prune(namespace: argparse.Namespace) -> int:
-    """Prune by the limits given, or by those of the configuration when none is.
+    """Prune by the given limits, or by those of the configuration if none is given.
 
-    Returns 1 when something that should go is still there; each such thing is a line on stderr. Raises UsageError.
+    Returns 1 if something could not be removed; each is a line on stderr. Raises UsageError.
     """
     limits, now, kept = _limits(namespace), time.time(), 0
     report = _Report(dry_run=bool(namespace.dry_run))

@@ -175,7 +175,7 @@ class CommandLine:
         self.no_input: bool = getattr(namespace, "no_input", False)
         self.order: RunOrder | None = None
         self.outputs: OutputFiles | None = None
-        """The files that a pipeline takes away; None where none was asked for."""
+        """The output files for a pipeline; None if none was requested."""
         self.source = LayeredOptions(self._options, COMMAND_LINE, notice)
 
     def end_with_input(self, stop: Callable[[], None]) -> None:
@@ -233,13 +233,13 @@ class RunOrder:
 
 
 def on_signals(stop: Callable[[int], None]) -> None:
-    """Have `stop(number)` called on the running loop for each SIGINT and SIGTERM.
+    """Call `stop(number)` on the running loop for each SIGINT and SIGTERM.
 
-    The same signal that comes twice before the loop turns counts once: `timeout` sends it to its child, and then to the
-    process group that the child is in.
+    The same signal received twice in one turn of the loop counts once, because `timeout` sends it to its child, and
+    then to the child's process group.
 
-    A terminal that is closed counts as SIGTERM, once: the kernel and the shell may both say so, and nobody is
-    impatient. Not where it was to be ignored from the start, as `nohup` has it.
+    A closed terminal (SIGHUP) counts as SIGTERM, once, because the kernel and the shell may both send it and a repeat
+    does not mean impatience. It stays ignored if it was ignored from the start, as with `nohup`.
     """
     loop = asyncio.get_running_loop()
     taken: set[int] = set()

@@ -1,7 +1,6 @@
-"""Clients of session processes, shared by all user interfaces: processes that start at once, many of them, each on one
-connection.
+"""Clients of session processes, shared by all user interfaces: fast starts, many processes, one connection each.
 
-Here is the order that a client sends to a process that waits to become one.
+This module has the order that a client sends to a process that is to become a session process.
 """
 
 from __future__ import annotations

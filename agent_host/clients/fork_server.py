@@ -1,12 +1,12 @@
-"""Session processes that are there at once: forked from a process that has imported everything and holds nothing.
+"""Session processes that start at once: forked from a process that has imported everything and has no state.
 
-Most of a session's start is the interpreter and the imports, which are the same each time. So a client has one process,
-the fork server, do them once. For a session it forks, and the child takes over what a process is given: arguments,
-environment, directory, umask, limits, standard streams. From there on it runs the same code as `agent-host serve`,
-`main` with its arguments, and ends as the interpreter ends. One process a session stays the rule; only its first
-300 ms are shared.
+Most of a session's start is the interpreter and the imports, which are always the same. So a client lets one process,
+the fork server, do them once. For a session the server forks, and the child applies its launch parameters: arguments,
+environment, directory, umask, limits, standard streams. From then on it runs the same code as `agent-host serve`,
+`main` with its arguments, and exits as the interpreter does. There is still one process per session; only its first 300
+ms are shared.
 
-What the fork server must not have, because every session would inherit it:
+The fork server must not have the following, because every session would inherit it:
 
 - Secrets, or anything of a user or a workspace. It starts with an empty environment, in `/`, and only the child reads a
   session's order from a socket. So the order is never in the memory that the next child is forked from, and `environ`
@@ -18,15 +18,16 @@ What the fork server must not have, because every session would inherit it:
   imports modules; no module reads the environment when it is imported (a test checks that). The interpreter seeds
   `random` again in each child, and ids come from the kernel. The seed of string hashes and the memory layout are the
   server's, and so the same for all sessions of one client, which belong to one user.
-- Other versions of the files. It stamps what is installed before it imports, looks again before each fork, and ends
-  when one is another. The next start makes a new server.
+- Other versions of the files. It stamps the installed files before it imports, checks them before each fork, and exits
+  if one has changed. The next start makes a new server.
 
-How they talk: the server inherits one end of a socket pair, which has no name, and ends when the other end is closed,
-which is when its client ends, however that ends. A packet there carries three pipes and a control socket of the new
-process. The client writes the order into it; the server answers there with the process and a descriptor of it, so that
-a signal never meets another process with the same number; the child says that it is ready, or why not. At the end the
-server says how it ended. Should the server be gone by then, the child's own word counts, and where a signal ended it,
-the end of the control socket, as if by SIGKILL. Sessions need the server for nothing else, and outlive it.
+The protocol: the server inherits one end of an unnamed socket pair, and exits when the other end is closed, which
+happens when its client ends for any reason. A packet there carries three pipes and a control socket of the new process.
+The client writes the order to the control socket; the server replies there with the process id and a pidfd, so that a
+signal never reaches another process with the same number; the child reports that it is ready, or its error. At the end
+the server reports the exit code. If the server is gone by then, the child's own report counts; if there is none because
+a signal ended the child, the end of the control socket counts as SIGKILL. Sessions need the server for nothing else,
+and outlive it.
 
 A child ends with its client as `serve` does: at the end of its standard input, whose other end only the client has. It
 is in the process group that the client was in when it started the server; the server ignores the interrupt key.
@@ -67,7 +68,7 @@ _AT_ONCE: Final = 16
 _NEEDED_BY_WINDOWS: Final = ("SYSTEMROOT", "SYSTEMDRIVE")
 _READ_AT_THE_START: Final = ("PYTHON", "LD_", "DYLD_", "GLIBC_", "MALLOC_", "OPENSSL_", "SSLKEYLOGFILE")
 _WITHOUT_EFFECT: Final = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"})
-"""Effects of these on a session process are none, or made up for."""
+"""Variables without effect on a session process, or whose effect is reproduced."""
 
 
 def default_starter(settings: Settings, tell: Callable[[str], None] | None = None) -> Starter:
@@ -176,7 +177,7 @@ class _Server:
         self.is_gone = False
         self.was_ready = False
         self.is_ready: asyncio.Future[None] = self._loop.create_future()
-        """Done also when it is gone."""
+        """Also done when the server is gone."""
         ours.setblocking(False)
         self._loop.add_reader(ours, self._receive)
 
@@ -440,11 +441,11 @@ def _write(line: str) -> None:
     sys.stderr.write(f"agent-host: {line}\n")
 
 
-# Session processes where there is no fork: one is started ahead of need, and learns later what it is to be.
+# Session processes without fork: one is started in advance, and gets its order later.
 #
 # The spare is `warm_process` with `--spare`: it has imported everything, has no environment, and waits for its order on
-# standard input. It takes over what it is given as a forked child does, says so in one line, and is then `agent-host`
-# with these arguments, whose standard streams are those that it has. It ends when its input does.
+# standard input. It applies its launch parameters as a forked child does, confirms that in one line, and then is
+# `agent-host` with these arguments and its own standard streams. It ends when its input does.
 
 
 class SpareStarter(Starter):

@@ -1,8 +1,8 @@
-"""A session as Markdown: what came of it, what it cost, what it did, in folds, short enough for a pull request or an
-issue, or whole, as chat writes it into a file.
+"""A session as Markdown: its result, cost and actions, in folds, short enough for a pull request or an issue; or
+complete, as chat writes it to a file.
 
 The text of a session is hostile here as well: all of it is code, in a span or a fence that it cannot end, so that it
-makes no link, no picture, no mention and no HTML.
+makes no link, picture, mention or HTML.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agent_host import Item, Transcript
 
 MOST_BYTES: Final = 60_000
-"""Of the whole: a comment of GitHub has at most 65,536 characters."""
+"""Maximum of the whole, because a GitHub comment has at most 65,536 characters."""
 _MOST_OF_ONE: Final = 2000
 _LINE_BYTES: Final = 300
 _LISTED: Final = 20

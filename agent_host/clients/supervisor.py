@@ -1,13 +1,14 @@
-"""Many sessions, each in a process of its own, for one client: an editor, a chat, a page.
+"""Many sessions, each in its own process, for one client: an editor, a chat, a page.
 
-A session outlives its process. When one dies, its listener is told, the others go on untouched, and the next prompt
-starts another process that resumes the session. A task that was open then is cancelled first: what it did is on record
-and in the conversation, so that the model reads the new prompt behind it and repeats nothing.
+A session outlives its process. When a process dies, its listener is told, the others continue unaffected, and the next
+prompt starts another process that resumes the session. A task that was open then is cancelled first: its actions are
+recorded and in the conversation, so the model reads the new prompt after them and repeats nothing.
 
-What a session says goes to its listener one after the other. A listener that is slow has its process wait: beyond
-`most_waiting_bytes` nothing more is read from the pipe, and the session's own queue joins pieces of text, drops what it
-has no room for, and says so (docs/serve.md, GetEvents). So memory is bounded, and no session waits for a listener. A
-reply comes behind what the process said before it; therefore a listener must not wait for a request of its session.
+Events of a session are passed to its listener one after the other. A slow listener stops the reading: beyond
+`most_waiting_bytes` nothing more is read from the pipe, and the session's own queue joins pieces of text, drops those
+that do not fit, and reports that (docs/serve.md, GetEvents). So memory is bounded, and no session waits for a listener.
+A reply is delivered after everything that the process sent before it; therefore a listener must not wait for a request
+of its session.
 """
 
 from __future__ import annotations
@@ -496,7 +497,7 @@ class SessionConnection:
         except asyncio.CancelledError:  # the loop ends without waiting for the end of the process
             self._process.writer.close()
             raise
-        except (FramingError, LookupError, TypeError, ValueError, OSError):  # none of ours, or longer than any of ours
+        except (FramingError, LookupError, TypeError, ValueError, OSError):  # not ours, or longer than any of ours
             self._process.kill()
         code = await self._process.wait()
         self._end(SessionGone(code, self._process.last_words()))

@@ -1,10 +1,10 @@
-"""A process that has imported what sessions need and has done nothing else (see `fork_server`): as
-`python -m agent_host.clients.warm_process FD` it forks a session process for each packet on that socket, with `--spare`
-it becomes one itself.
+"""A process that has only imported the modules of sessions (see `fork_server`): as `python -m
+agent_host.clients.warm_process FD` it forks a session process for each packet on that socket, with `--spare` it becomes
+one itself.
 
-A session process learns on its control stream what it is to be, and says there what became of it, in lines of JSON:
-`{"ready": true}` or `{"errno": N}`; of a fork before that `{"pid": N}`, or `{"refused": WHY}`, and at its end
-`{"code": N}` by itself and `{"ended": N}` by the process that forked it.
+A session process gets its order on its control stream, and reports there in lines of JSON: `{"ready": true}` or
+`{"errno": N}`; for a fork before that `{"pid": N}` or `{"refused": WHY}`, and at its end `{"code": N}` by itself and
+`{"ended": N}` by the process that forked it.
 """
 
 from __future__ import annotations

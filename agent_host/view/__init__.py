@@ -1,7 +1,8 @@
-"""The pages: their templates, style and scripts, and those of many sessions; `agent_host.view.session` has one session.
+"""The pages: templates, style and scripts, and the page of many sessions; `agent_host.view.session` has that of one
+session.
 
-Each is one HTML file that asks for nothing else. A page's own style and script are the only ones that run: its policy
-names their hashes. Everything of a session passes the template's escape, or that of this module (`Shown`).
+Each is one HTML file that loads nothing else. Only a page's own style and script are applied, because its content
+security policy lists their hashes. All text of a session is escaped by the template or by this module (`Shown`).
 """
 
 from __future__ import annotations
@@ -146,10 +147,10 @@ def live_shell() -> tuple[bytes, Markup, tuple[Markup, ...]]:
     return page.encode(), style, scripts
 
 
-# Text of a session as HTML: escaped, with the colours of commands, cut to what a page may hold.
+# Text of a session as HTML: escaped, with the colours of commands, cut to a page's limits.
 #
-# All of it is hostile. What comes out of here is `Markup` that was escaped here, or a string that the template escapes.
-# Characters that do not print, those that turn the direction of writing among them, are shown as their escapes.
+# All of it is hostile. Results are `Markup` that was escaped here, or strings that the template escapes. Unprintable
+# characters, including those that change the writing direction, are shown as escapes.
 
 
 MOST_OF_ONE: Final = 8 * 1024

@@ -1,13 +1,13 @@
 """`agent-host view`: the sessions of a state directory as a live page on this machine.
 
-Who may see it: whoever has the token, which has 128 bits, is new at each start, stands in the fragment of the printed
-URL, and comes in a header of every request for data. The page itself has no data, so that it needs none. What a browser
-would send for another site is refused: a Host that is not this one's, an Origin or Sec-Fetch-Site of another place;
-there is no CORS, and the page stands in no frame.
+Access: every request for data must have the token in a header. It has 128 bits, is new at each start, and is in the
+fragment of the printed URL. The page itself has no data and needs no token. Requests that a browser would send for
+another site are rejected: another Host, or an Origin or Sec-Fetch-Site of another site; there is no CORS, and no frame
+may contain the page.
 
-What it does: it reads. A stream compares the files of a session with what they were, 20 times a second, and sends the
-parts of the page that have changed, as HTML that a template has escaped. Nothing is written, and no session has to know
-of it. With `can_approve` a person answers an open question by its channel (`agent_host.rpc.questions`), `once` or no.
+The server only reads. A stream checks the files of a session for changes 20 times a second, and sends the changed parts
+of the page, as HTML that a template has escaped. Nothing is written, and sessions are not involved. With `can_approve`
+a person answers an open question through its channel (`agent_host.rpc.questions`), with `once` or a denial.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class View:
             while True:
                 if body is None and (now := await run_in_threadpool(look)) != seen:
                     began = time.monotonic()
-                    with contextlib.suppress(AgentHostError, OSError):  # as while a session ends; the next look retries
+                    with contextlib.suppress(AgentHostError, OSError):  # a session ends; the next check retries
                         body, seen = await run_in_threadpool(read), now
                     pause = time.monotonic() - began
                 change, body = {} if body is None else _changed(body, sent), None

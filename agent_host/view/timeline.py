@@ -1,7 +1,7 @@
-"""The timeline of a session and its charts, as places and sizes in a drawing of 1,000 units; templates draw them.
+"""The timeline of a session and its charts, as positions and sizes in a drawing of 1,000 units; templates draw them.
 
-Long stretches in which nothing was waited for, such as a night between two processes, are drawn short: else they would
-leave no room for what happened. What is narrower than a unit joins its neighbour, so that a drawing has a bound.
+Long idle stretches, such as a night between two processes, are shortened, because they would leave no room for the
+rest. Bars narrower than a unit are joined with their neighbour, so that a drawing has a bounded size.
 """
 
 from __future__ import annotations
