@@ -1,7 +1,7 @@
-"""The host as an MCP server: other agents and editors hand it tasks (decision 57).
+"""The host as an MCP server, to which other agents and editors hand tasks (decision 57).
 
-Here are the sessions that tasks are handed to, each in a process of its own, and tasks on record: also those that
-another process has or had.
+This module has the sessions that run the tasks, each in its own process, and recorded tasks, including those of other
+processes.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _OF_TASK: Final = (
 
 
 class HostedSession:
-    """A session and the task that it was handed last. `activity` counts what the task has done, `doing` is the last of
-    it in one line. `questions` wait for an answer. `since` is when the task was begun or gone on with, RFC 3339.
-    `records` has what is left of it once it is over."""
+    """A session and its latest task. `activity` counts the task's steps and tool calls; `doing` describes the latest in
+    one line. `questions` wait for an answer. `since` is the time when the task was started or continued, RFC 3339.
+    `records` has the task's record after its end."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -68,17 +68,17 @@ class HostedSession:
 
     @property
     def is_running(self) -> bool:
-        """True if its task goes on."""
+        """True if its task is running."""
         return bool(self.task_id) and self._ending is None
 
     @property
     def is_paused(self) -> bool:
-        """True if its task has stopped where a resume goes on."""
+        """True if its task is paused and can be resumed."""
         return self._ending is not None and STATUSES[self._ending["eventType"]] == "SESSION_PAUSED"
 
     async def open(self, process: SessionProcess, resumes: str | None, *, goes_on: bool) -> bool:
-        """Have the process begin its session, or resume the one named `resumes`; with `goes_on` the task that is open
-        there goes on. True if one was open. Raises HostRefused."""
+        """Start a session in the process, or resume the session `resumes`; if `goes_on`, its open task continues. True
+        if a task was open. Raises HostRefused."""
         self._process = SessionConnection(process, self._on_notification)
         self._process.gone.add_done_callback(lambda _: self._lost())
         if resumes is None:
@@ -93,7 +93,7 @@ class HostedSession:
         return task is not None
 
     async def start(self, prompt: str, options: Mapping[str, Any]) -> None:
-        """Hand it a task. Raises HostRefused, and is then as it was before."""
+        """Start a task in the session. Raises HostRefused, and the session is then unchanged."""
         if self.is_running:
             raise HostRefused("TASK_ALREADY_RUNNING", "the session has a task that runs: wait for its end")
         task_id = MACHINE.new_id("task")
@@ -106,7 +106,8 @@ class HostedSession:
             raise
 
     async def answer(self, approval_id: str, said: PersonsAnswer) -> None:
-        """Answer a question. Raises HostRefused, and for answers that are none to its form the question stays."""
+        """Answer a question. Raises HostRefused, and the question then stays, for example if the answers do not fit its
+        form."""
         question = self.questions.pop(approval_id, None)
         decision = "approved" if said.approved else "denied"
         more: dict[str, Any] = {"reason": said.reason} if said.reason else {}
@@ -120,7 +121,7 @@ class HostedSession:
             raise
 
     async def answer_as(self, approval_id: str, said: PersonsAnswer) -> None:
-        """Answer as a person did. What is no answer to the question's form is a denial. Raises HostRefused."""
+        """Submit a person's answer. Answers that do not fit the question's form deny it. Raises HostRefused."""
         try:
             await self.answer(approval_id, said)
         except HostRefused as error:
@@ -129,18 +130,18 @@ class HostedSession:
             await self.answer(approval_id, PersonsAnswer(False, reason=str(error)[:_REASON_CHARS]))
 
     async def cancel(self) -> None:
-        """Cancel its task, where one goes on, at the next safe point."""
+        """Cancel its task, if one is running, at the next safe point."""
         if self.is_running:
             self.doing = CANCELLING
-            with contextlib.suppress(HostRefused):  # it has ended meanwhile
+            with contextlib.suppress(HostRefused):  # it has ended in the meantime
                 await self._ask("CancelTask", sessionId=self.session_id, taskId=self.task_id)
 
     async def news(self) -> None:
-        """Wait until something has happened."""
+        """Wait for the next event of the session."""
         await self._news.wait()
 
     async def leave(self) -> None:
-        """End the process. The session is over where its task was completed or cancelled, else it stays resumable."""
+        """End the process. The session is closed if its task was completed or cancelled, else it stays resumable."""
         if self._process is None:
             return
         if self._ending is not None and self._ending["eventType"] in _OVER:
@@ -149,7 +150,7 @@ class HostedSession:
         await self._process.close()
 
     async def report(self) -> dict[str, Any]:
-        """Report the state of the task, and once it is over all that is known of it. Raises HostRefused."""
+        """Report the state of the task, and after its end also its result."""
         named = {"sessionId": self.session_id, "taskId": self.task_id}
         if self._ending is None:
             return _unfinished(named, self.doing, self.questions.values())
@@ -158,12 +159,12 @@ class HostedSession:
         known["status"] = STATUSES[self._ending["eventType"]]
         try:
             found = await asyncio.to_thread(self._records.report, self.session_id, self.task_id)
-        except AgentHostError:  # nothing is left of its record
+        except AgentHostError:  # its record cannot be read
             return {**named, **known, "text": "", "filesChanged": []}
-        return found if self._is_lost else {**found, **known}  # of a process that has ended only the record knows more
+        return found if self._is_lost else {**found, **known}  # after a lost process, the record is more complete
 
     async def _ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of a request. Raises HostRefused, also where the process has ended."""
+        """Send a request and return its result. Raises HostRefused, also if the process has ended."""
         if self._process is None:
             raise HostRefused("SESSION_NOT_FOUND", "the session has no process")
         try:
@@ -209,7 +210,7 @@ class HostedSession:
 
 
 class HostRefused(Exception):
-    """The host has refused a request: `name` is the documented code (interface section 2), `str()` what was wrong."""
+    """A request that the host refused. `name` is the documented code (interface section 2), `str()` the reason."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -217,27 +218,28 @@ class HostRefused(Exception):
 
 
 class Records:
-    """The sessions of `owner` under `state_dir`; None until the first session of this server says who its user is."""
+    """The recorded sessions of `owner` in `state_dir`. `owner` may be None until the first session's events name the
+    user."""
 
     def __init__(self, state_dir: str, owner: Owner | None) -> None:
         self._state_dir = state_dir
         self.owner = owner
 
     def list_sessions(self) -> list[dict[str, Any]]:
-        """The last sessions. Raises AgentHostError."""
+        """Return the last 20 sessions. Raises AgentHostError."""
         return [one.to_wire() for one in stored_sessions(self._state_dir).all(self.owner)[:20]]
 
     def session_of(self, task_id: str) -> str | None:
-        """The session that has, or had, the task; None where none is on record."""
+        """Return the session of the task, or None if none is recorded."""
         return stored_sessions(self._state_dir).session_of(task_id, self.owner)
 
     def refuse_others(self, session_id: str) -> None:
-        """Raise SessionNotFound for a session that is not on record, or not the owner's."""
+        """Raise SessionNotFound for a session that is not recorded or not the owner's."""
         stored_sessions(self._state_dir).record(session_id, self.owner)
 
     def report(self, session_id: str, task_id: str | None = None) -> dict[str, Any]:
-        """Report the state of a task of the session, by default the last one; of a session without a task its row in
-        lists. Raises SessionNotFound, UsageError for an unknown task, CheckpointUnreadable."""
+        """Report the state of a task of the session, by default the last. For a session without a task, return its row
+        in lists. Raises SessionNotFound, UsageError for an unknown task, CheckpointUnreadable."""
         record = stored_sessions(self._state_dir).record(session_id, self.owner)
         ids = record.task_ids
         if task_id is None and not ids:
@@ -264,7 +266,7 @@ def _unfinished(named: Mapping[str, Any], doing: str, questions: Iterable[Waitin
     return {**named, "status": status, "doing": doing, **({"approvals": waiting} if waiting else {})}
 
 
-# Approvals of calls in a task that another program has handed in: by the person behind that program, by elicitation.
+# Approvals of calls in tasks of MCP clients, given by the client's user through elicitation.
 
 _NO_ANSWER: Final = "the client did not answer, or with nothing that is an answer"
 _FORM: Final[dict[str, Any]] = {
@@ -284,7 +286,7 @@ _FORM: Final[dict[str, Any]] = {
 
 
 class PersonsAnswer(NamedTuple):
-    """A person's answer to a question; `answers` are the fields of a form."""
+    """A person's answer to a question; `answers` are the values of a form's fields."""
 
     approved: bool
     scope: str = "once"
@@ -296,7 +298,7 @@ NOBODY: Final = PersonsAnswer(False, reason="nobody could be asked: the client h
 
 
 def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
-    """True if the client shows forms to a person."""
+    """True if the client can show forms to a person."""
     capabilities = context.session.client_capabilities
     elicitation = None if capabilities is None else capabilities.elicitation
     if elicitation is None:
@@ -305,7 +307,7 @@ def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:
 
 
 async def elicit(context: ServerRequestContext[Any, Any], question: WaitingCall) -> PersonsAnswer:
-    """Ask within a request, of a client that takes requests. No answer is a denial."""
+    """Elicit an answer within a request, from a client that accepts requests. Without an answer, the call is denied."""
     try:
         message, form = message_of(question), _form_of(question)
         result = await context.session.elicit_form(message, form, related_request_id=context.request_id)
@@ -315,25 +317,25 @@ async def elicit(context: ServerRequestContext[Any, Any], question: WaitingCall)
 
 
 def form_request(question: WaitingCall) -> types.ElicitRequest:
-    """The question for a client that is asked by the answer to its own request (MCP 2026-07-28)."""
+    """Return the question for a client that is asked in the response to its own request (MCP 2026-07-28)."""
     shown = types.ElicitRequestFormParams(message=message_of(question), requested_schema=_form_of(question))
     return types.ElicitRequest(params=shown)
 
 
 def _form_of(question: WaitingCall) -> dict[str, Any]:
-    """The form of a question: whether a call may run, or what a server that the task uses asks in the middle of one."""
+    """Return the form of a question: of an approval, or of an elicitation by an MCP server that the task uses."""
     return _FORM if question.form is None else dict(question.form)
 
 
 def message_of(question: WaitingCall) -> str:
-    """The text for the person."""
+    """Return the text that the person reads."""
     wire = question.wire
     why = "" if wire["description"] in ("", wire["actionSummary"]) else f"\n{wire['description']}"
     return f"{wire['title']}: {wire['actionSummary']}{why}\n\nrisk: {wire['riskLevel']}\n{wire['details']}"
 
 
 def answer_in(question: WaitingCall, result: types.ElicitResult) -> PersonsAnswer:
-    """Read the answer in a form. All but an approval is a denial."""
+    """Read the answer from a form's result. Anything except an approval is a denial."""
     content: Mapping[str, Any] = result.content or {}
     if question.form is not None:
         return PersonsAnswer(result.action == "accept", answers=content)
@@ -345,16 +347,16 @@ def answer_in(question: WaitingCall, result: types.ElicitResult) -> PersonsAnswe
     )
 
 
-# What waits for a person in a session: a call, or what an MCP server of the task asks in the middle of one.
+# Questions that wait for a person in a session: approvals of calls, and elicitations by an MCP server during a call.
 
 _DETAILS_BYTES: Final = 8000
 _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
-"""Of a page to open: it is answered, or declined, as a whole."""
+"""The form of a request to open a page: it is accepted or declined, and has no fields."""
 
 
 class WaitingCall(NamedTuple):
-    """A call that waits for a person. `wire` is what a client reads: the texts of `approval_requested`, with nothing in
-    them that does not print. `form` is the JSON Schema of what an MCP server of the task asks during a call."""
+    """A call that waits for a person. `wire` is sent to the client: the texts of `approval_requested` without
+    unprintable characters. `form` is the JSON Schema of an elicitation by an MCP server during a call."""
 
     approval_id: str
     wire: Mapping[str, Any]
@@ -362,11 +364,11 @@ class WaitingCall(NamedTuple):
 
 
 def question_in(payload: Mapping[str, Any]) -> WaitingCall:
-    """The question of an `approval_requested`."""
+    """Return the question in the payload of an `approval_requested`."""
     details = dict(payload["details"])
     form = details.pop("form", _NO_FIELDS) if "isQuestion" in payload else None
     if form is not None:
-        del details["question"]  # it is the description
+        del details["question"]  # the description contains it
     lines = [*payload["risks"], *(f"{name}: {value}" for name, value in details.items())]
     wire = {
         "approvalId": payload["approvalId"],

@@ -1,4 +1,4 @@
-"""The tools of the MCP server: `run_task`, `session_status`, and `approve` where it is allowed."""
+"""The tools of the MCP server: `run_task`, `session_status`, and `approve` if it is allowed."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ _APPROVE: Final = "Answer a call that waits for approval (status APPROVAL_REQUIR
 
 
 class TaskServer:
-    """The server over `sessions`. With `allow_approve` the client itself may approve; without it only the person behind
-    it can, by elicitation."""
+    """The server over `sessions`. With `allow_approve` the client itself may approve; otherwise only its user can,
+    through elicitation."""
 
     def __init__(self, sessions: Sessions, *, allow_approve: bool) -> None:
         self._sessions = sessions
@@ -81,7 +81,7 @@ class TaskServer:
             self._tools["approve"] = (_APPROVE, Approve, self._approve)
 
     def server(self) -> Server[Any]:
-        """The SDK's server with the tools, and with tasks for clients that have them."""
+        """Return the SDK's server with the tools, and with tasks for clients that support them."""
         server = Server[Any]("agent-host", version=__version__, instructions=_INSTRUCTIONS, on_list_tools=self._list)
         server.add_request_handler("tools/call", types.CallToolRequestParams, self._call)
         server.extensions[EXTENSION] = {}
@@ -167,7 +167,7 @@ class TaskServer:
         return await self._follow(context, session, given.wait_s)
 
     async def _follow(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
-        """See `_await_report`; a client that cancels this call cancels the task."""
+        """Do as `_await_report` does; a client that cancels this call cancels the task."""
         try:
             return await self._await_report(context, session, wait_s)
         except asyncio.CancelledError:
@@ -175,7 +175,8 @@ class TaskServer:
             raise
 
     async def _await_report(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
-        """The report once the task or `wait_s` are over. Who can approve is asked; without anybody it is denied."""
+        """Return the report once the task has ended or `wait_s` have passed. Questions go to the client's user; if
+        neither the user nor the client can answer, they are denied."""
         now = asyncio.get_running_loop().time
         ends = None if wait_s is None else now() + wait_s
         while True:
@@ -195,7 +196,8 @@ class TaskServer:
             return await session.report()
 
     async def _wait(self, context: Context, session: HostedSession, wait_s: float | None) -> bool:
-        """Wait, with progress, until the task is over or has a question; False where `wait_s` are over before."""
+        """Wait, reporting progress, until the task has ended or has a question; False if `wait_s` have passed
+        before."""
         shown = -1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -209,7 +211,7 @@ class TaskServer:
     async def _elicit(
         self, context: Context, session: HostedSession, question: WaitingCall, wait_s: float | None
     ) -> None:
-        """Ask the person, for `wait_s` and as long as the question stands."""
+        """Ask the person, for at most `wait_s` and only as long as the question is open."""
         asking = asyncio.ensure_future(elicit(context, question))
         try:
             with contextlib.suppress(TimeoutError):
@@ -226,7 +228,8 @@ class TaskServer:
             asking.cancel()
 
     def _session_of_answers(self, params: types.CallToolRequestParams) -> HostedSession | None:
-        """The session that the client answers, where the request repeats one (MCP 2026-07-28)."""
+        """Return the session whose questions the request answers, if it repeats an earlier one (MCP 2026-07-28), else
+        None."""
         if params.request_state is None:
             return None
         session = self._sessions.hosted.get(params.request_state)
@@ -240,9 +243,9 @@ class TaskServer:
             if question is not None and isinstance(response, types.ElicitResult):
                 await session.answer_as(approval_id, answer_in(question, response))
 
-    # The tasks extension of MCP 2026-07-28 (SEP-2663): `run_task` answers at once with a task that the client asks
-    # about. The SDK has no tasks of its own; it takes methods and kinds of results that it does not know. The task of
-    # the extension is the task of the session, by its id. What waits for a person is what the task asks for.
+    # The tasks extension of MCP 2026-07-28 (SEP-2663): `run_task` immediately returns a task that the client polls. The
+    # SDK does not implement tasks, but it accepts unknown methods and kinds of results. The extension's task is the
+    # session's task, with the same id. Its input requests are the questions that wait for a person.
 
     @staticmethod
     def _wants_tasks(context: Context) -> bool:
@@ -304,7 +307,7 @@ class TaskServer:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from error
 
     async def _read_report(self, task_id: str) -> dict[str, Any]:
-        """The report of a task that no process of this server has. Raises MCPError for one that nobody knows."""
+        """Return the report of a task that no process of this server runs. Raises MCPError for an unknown task."""
         records = self._sessions.records
         try:
             session_id = await asyncio.to_thread(records.session_of, task_id)
@@ -315,7 +318,8 @@ class TaskServer:
         raise MCPError(types.INVALID_PARAMS, "there is no such task")
 
     def _session(self, context: Context, task_id: str) -> HostedSession | None:
-        """The session whose present task it is, if it has a process here. Raises MCPError without the extension."""
+        """Return the session with this current task, if it has a process here. Raises MCPError if the client lacks the
+        extension."""
         if not self._wants_tasks(context):
             needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
             message = f"tasks are for clients with the extension {EXTENSION}"
@@ -352,7 +356,7 @@ def _failure(code: str, message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(text=f"{code}: {message}")], is_error=True)
 
 
-# What the tools of the MCP server take. The models are their input schemas as well.
+# Arguments of the tools of the MCP server. The models are also their input schemas.
 
 _MAX_WAIT_S = 86_400.0
 
@@ -368,13 +372,13 @@ WaitS = Annotated[
 
 
 class Arguments(BaseModel):
-    """Base of all: other names than those given are refused."""
+    """Base of all arguments; unknown names are refused."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid", strict=True)
 
 
 class RunTask(Arguments):
-    """Of `run_task`."""
+    """Arguments of `run_task`."""
 
     prompt: Annotated[str | None, Field(min_length=1, max_length=1_000_000, description="What to do")] = None
     session_id: Annotated[
@@ -390,7 +394,7 @@ class RunTask(Arguments):
 
 
 class SessionStatusParams(Arguments):
-    """Of `session_status`."""
+    """Arguments of `session_status`."""
 
     session_id: Annotated[SessionId | None, Field(description="Default: all sessions on record, newest first")] = None
     task_id: Annotated[
@@ -402,7 +406,7 @@ class SessionStatusParams(Arguments):
 
 
 class Approve(Arguments):
-    """Of `approve`."""
+    """Arguments of `approve`."""
 
     session_id: SessionId
     approval_id: Annotated[str, Field(min_length=1, max_length=128)]
@@ -426,37 +430,37 @@ class _Update(_OfTask):
     input_responses: dict[str, Any]
 
 
-# The sessions of one server: which has a process, which is handed a task, and which makes room for another.
+# The sessions of one server: their processes, their tasks, and the choice of a process to end for another.
 
 MAX_SESSIONS: Final = 8
-"""Processes at once; of more, the one that has had no task for the longest time ends."""
+"""Maximum number of processes. To start one more, the idle process that was used least recently is ended."""
 _NO_TASK: Final = "the session has no open task: give a prompt"
 
 
 class Sessions:
     """The sessions of one server. `starter` starts the process of each, with the options `arguments` of `serve`;
-    `records` has what is on record of them and of others."""
+    `records` has their records and those of other sessions."""
 
     def __init__(self, starter: Starter, arguments: Sequence[str], records: Records) -> None:
         self._starter = starter
         self._arguments = ("serve", *arguments)
         self.records = records
         self.hosted: dict[str, HostedSession] = {}
-        """Those that have a process here by their ids, the last used last."""
+        """Sessions that have a process here, by id, in order of last use."""
         self._beside: set[asyncio.Task[None]] = set()
         self._starting = 0
-        """Those that get a process just now."""
+        """Number of sessions whose process is being started."""
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        """By session: who hands it a task, or ends its process, does so alone."""
+        """Locks by session, so that only one caller at a time hands it a task or ends its process."""
         self.closing = False
 
     def find_by_task(self, task_id: str) -> HostedSession | None:
-        """The session whose present task it is."""
+        """Return the session with this current task."""
         return next((one for one in self.hosted.values() if one.task_id == task_id), None)
 
     async def run(self, prompt: str | None, session_id: str | None, options: Mapping[str, Any]) -> HostedSession:
-        """Hand a task to a session: to a new one, or to the one named; without a prompt the open task of that one goes
-        on. Raises HostRefused, and OSError where no process can be started."""
+        """Hand a task to a new session or to the given one; without a prompt, the latter's open task continues. Raises
+        HostRefused, OSError if no process can be started."""
         if session_id is None:
             return await self._hand_over(prompt, None, options)
         async with self._turn(session_id):
@@ -482,10 +486,10 @@ class Sessions:
         return session
 
     def cancel_later(self, session: HostedSession) -> None:
-        """Cancel its task for a client that does not wait for it any more."""
+        """Cancel the session's task in the background, for a client that no longer waits for it."""
 
         async def cancel() -> None:
-            if not self.closing:  # a client that has gone has not cancelled anything
+            if not self.closing:  # a client that disconnects cancels nothing
                 await session.cancel()
 
         task = asyncio.create_task(cancel())
@@ -493,7 +497,7 @@ class Sessions:
         task.add_done_callback(self._beside.discard)
 
     async def aclose(self) -> None:
-        """End all processes. Tasks that go on stay resumable."""
+        """End all processes. Running tasks stay resumable."""
         self.closing = True
         for task in list(self._beside):
             task.cancel()
@@ -506,7 +510,7 @@ class Sessions:
         self._starting += 1
         session = HostedSession(self.records)
         try:
-            environment = dict(os.environ)  # with the tokens that the process table does not show
+            environment = dict(os.environ)  # passes tokens, which the process table does not show
             process = await self._starter.start(self._arguments, environment=environment, directory=os.getcwd())
             had_task = await session.open(process, session_id, goes_on=goes_on)
             if had_task and not goes_on:
@@ -523,7 +527,7 @@ class Sessions:
         return session
 
     async def _make_room(self) -> None:
-        """Have room for one more process, with no pause between the last look and the return."""
+        """Make room for one more process. There is no await between the last check and the return."""
         while len(self.hosted) + self._starting >= MAX_SESSIONS:
             free = (one for key, one in self.hosted.items() if not one.is_running and not self._turn(key).locked())
             idle = next(free, None)
@@ -533,18 +537,18 @@ class Sessions:
                 await self._end(idle)
 
     async def _end(self, session: HostedSession) -> None:
-        self.hosted.pop(session.session_id, None)  # the end of the server may have come before
+        self.hosted.pop(session.session_id, None)  # the server may have ended before
         await session.leave()
 
 
-# One connection of the MCP server, from the first byte to the last session's end.
+# One connection of the MCP server, from the first byte to the end of the last session.
 
 
 async def serve(
     sessions: Sessions, streams: tuple[TextIO, TextIO], stop: asyncio.Future[int], *, allow_approve: bool
 ) -> int | None:
-    """Serve a client until it leaves, or until `stop` is set: then the result of that. `streams` are those to read from
-    and to write to. What runs at the end stays resumable."""
+    """Serve a client until it disconnects (return None) or `stop` is set (return its result). `streams` are the input
+    and the output. Tasks that run at the end stay resumable."""
     read_from, write_to = streams
     server = TaskServer(sessions, allow_approve=allow_approve).server()
 
@@ -566,7 +570,8 @@ async def serve(
 
 
 class _Lines(anyio.AsyncFile[str]):
-    """Standard input in lines of at most 32 MiB. A client that has gone cancels no task: sessions close."""
+    """Standard input in lines of at most 32 MiB. If the client disconnects, the sessions close and no task is
+    cancelled."""
 
     def __init__(self, file: TextIO, sessions: Sessions) -> None:
         super().__init__(file)
@@ -574,7 +579,7 @@ class _Lines(anyio.AsyncFile[str]):
         self._sessions = sessions
 
     async def readline(self) -> str:
-        """The next line, empty at the end; one that is too long ends the connection."""
+        """Return the next line, empty at the end; a line that is too long ends the connection."""
         line = await anyio.to_thread.run_sync(self._file.readline, MAX_LINE_BYTES + 1, abandon_on_cancel=True)
         if len(line) > MAX_LINE_BYTES:
             line = ""

@@ -1,1 +1,1 @@
-"""The Backend Tool Service (BT): tools that run on a server, for hosts that call them over HTTP."""
+"""The Backend Tool Service (BT): tools that run on a server and that hosts call over HTTP."""

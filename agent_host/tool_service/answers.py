@@ -1,7 +1,7 @@
-"""Answers to calls by their idempotency keys: whoever sends a key again gets the answer, and nothing runs twice.
+"""Answers to calls by idempotency key: a caller that repeats a key gets the recorded answer, and nothing runs twice.
 
-A key holds within tenant, session and tool, for calls of the same arguments. Answers are kept for a bounded time, in
-this process (`MemoryAnswers`) or, for several workers, in PostgreSQL (`agent_host.tool_service.postgres`).
+A key is scoped to a tenant, session and tool, and to calls with the same arguments. Answers are kept for a bounded
+time, in this process (`MemoryAnswers`) or, for several workers, in PostgreSQL (`agent_host.tool_service.postgres`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import TenantLimits
 
 KEPT_S: Final = 3600.0
-"""Lifetime of an answer after it was given: far longer than a host retries."""
+"""Lifetime of an answer once it is recorded: far longer than a host retries."""
 
 State = Literal["new", "running", "answered", "other_arguments", "lost"]
 
 
 class IdempotencyScope(NamedTuple):
-    """The scope of a key."""
+    """The scope of an idempotency key, and the key."""
 
     tenant: str
     session_id: str
@@ -37,8 +37,8 @@ class IdempotencyScope(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The state of a key. `new`: whoever asked has it to run, and nobody else. `lost`: it ran in a worker that died, or
-    its answer was let go early; its outcome is unknown. `body` is the answer."""
+    """The state of a key. `new`: the caller that claimed it, and no other, runs the call. `lost`: the call ran in a
+    worker that died, or its answer was dropped early; its outcome is unknown. `body` is the answer."""
 
     state: State
     body: bytes | None = None
@@ -58,10 +58,10 @@ class _Entry:
 
 
 class MemoryAnswers:
-    """Answers of one process. `clock` gives seconds that only grow. When answers fill `max_bytes` the oldest lose their
-    text and keep their key, so that a call still does not run twice. `epoch` changes when answers may have been
-    forgotten: a host that saw another one must not send a call again. Empty as long as it is not known; no call is
-    taken then."""
+    """Answers of one process. `clock` returns monotonic seconds. If answers exceed `max_bytes`, the oldest lose their
+    text but keep their key, so a call still does not run twice. `epoch` changes when answers may have been forgotten: a
+    host that saw a different epoch must not repeat a call. It is empty until it is known, and no call is accepted until
+    then."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class MemoryAnswers:
         self._bytes = 0
 
     async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
-        """Claim the key for a call; the first to ask has it as `new`, and so has a `repeatable` one that is lost."""
+        """Claim the key for a call. The first caller gets `new`; so does a `repeatable` call whose key is lost."""
         entry = self._entry(place)
         if entry is not None and entry.fingerprint != fingerprint:
             return Known("other_arguments")
@@ -92,11 +92,11 @@ class MemoryAnswers:
         return Known("new")
 
     async def release(self, place: IdempotencyScope) -> None:
-        """Forget a key that was claimed and whose call has not begun."""
+        """Forget a claimed key whose call has not started."""
         self._running.pop(place).done.set()
 
     async def answer(self, place: IdempotencyScope, body: bytes) -> None:
-        """Keep the answer of a key that was claimed."""
+        """Record the answer of a claimed key."""
         entry = self._running.pop(place)
         entry.body, entry.kept_until = body, self._clock() + self._kept_s
         self._answered[place] = self._with_text[place] = entry
@@ -110,12 +110,12 @@ class MemoryAnswers:
             self._forget(next(iter(self._answered)))
 
     async def find(self, place: IdempotencyScope) -> Known | None:
-        """The state of a key; None for an unknown one."""
+        """Return the state of a key, or None if it is unknown."""
         entry = self._entry(place)
         return None if entry is None else entry.state()
 
     async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
-        """As `find`, once the call is not running any more, or the time is over."""
+        """Wait until the call has ended or the timeout has passed, then do as `find` does."""
         entry = self._entry(place)
         if entry is None:
             return None
@@ -131,7 +131,7 @@ class MemoryAnswers:
         return True
 
     async def aclose(self) -> None:
-        """Release what is held."""
+        """Release resources."""
 
     def _entry(self, place: IdempotencyScope) -> _Entry | None:
         now = self._clock()
@@ -148,18 +148,20 @@ class MemoryAnswers:
             self._bytes -= len(entry.body or b"")
 
 
-# Admission of calls: how many of a tenant run at once, and how many wait for that. What is beyond both is refused at
-# once.
+# Admission of calls: limits of how many calls of a tenant run and wait at once. A call beyond both limits is refused
+# immediately.
 #
-# A call holds one of its tenant's slots while it runs. Slots are counted in this process (`LocalSlots`), or over all
-# workers where they share a database (`agent_host.tool_service.postgres`).
+# A call occupies one of its tenant's slots while it runs. Slots are counted in this process (`LocalSlots`), or across
+# all workers if they share a database (`agent_host.tool_service.postgres`).
 
 _HANDED_ON_S: Final = 1.0
-"""For how long a worker hands a slot on to its own calls while others may wait for one, too."""
+"""How long a worker passes a slot from one of its own calls to the next while other workers may also wait for a
+slot."""
 
 
 class Slot(NamedTuple):
-    """The right of one call to run: a slot's `number`, taken at `since`; `holder` is its connection to a database."""
+    """The right of one call to run: a slot's `number`, taken at `since`. `holder` is the number of its database
+    connection."""
 
     tenant: str
     number: int
@@ -168,18 +170,18 @@ class Slot(NamedTuple):
 
 
 class Slots(Protocol):
-    """The counter of the slots of all tenants. `shared`: other processes take them as well."""
+    """The counter of the slots of all tenants. `shared` is true if other processes take slots from it too."""
 
     shared: bool
 
     async def take(self, tenant: str, most: int) -> Slot | None:
-        """A free one of the `most` slots of a tenant; None where there is none. Raises Refusal 503."""
+        """Take a free slot of the tenant's `most` slots; None if none is free. Raises HttpRefusal 503."""
 
     async def give(self, slot: Slot) -> None:
-        """Give a slot back. Raises nothing but cancellation, after which the process ends."""
+        """Return a slot. Raises only on cancellation, after which the process ends."""
 
     async def aclose(self) -> None:
-        """Give all of them back."""
+        """Return all slots."""
 
 
 class LocalSlots:
@@ -206,7 +208,7 @@ class LocalSlots:
 
 
 class Admission:
-    """The calls of one tenant in this worker. `clock` is that of `Slot.since`."""
+    """Admission of one tenant's calls in this worker. `clock` is the clock of `Slot.since`."""
 
     def __init__(
         self, tenant: str, limits: TenantLimits, slots: Slots, clock: Callable[[], float] = time.monotonic
@@ -217,14 +219,14 @@ class Admission:
         self._clock = clock
         self._inside = 0
         self._turns: deque[asyncio.Future[None]] = deque()
-        """The calls that want a slot, in the order in which they came. The first of them looks for one."""
+        """Calls that wait for a slot, in order of arrival. Only the first looks for a free slot."""
         self._handed: deque[Slot] = deque()
         self._woken = asyncio.Event()
         self._full = False
 
     @contextlib.contextmanager
     def enter(self) -> Iterator[None]:
-        """A place among the calls that run or wait here. Raises Refusal 429 where there is none."""
+        """Count a call among those that run or wait here. Raises HttpRefusal 429 if the limits are reached."""
         if self._inside >= self._limits.max_concurrent + self._limits.max_queued:
             raise self._too_many()
         self._inside += 1
@@ -234,8 +236,8 @@ class Admission:
             self._inside -= 1
 
     async def acquire(self) -> Slot:
-        """A slot, once one is free: the call that came first has it first, and the newest are refused. Raises Refusal:
-        429 where as many wait here as may, 503 where slots cannot be counted."""
+        """Wait for a free slot: calls get slots in order of arrival, and the newest are refused. Raises HttpRefusal:
+        429 if the queue here is full, 503 if slots cannot be counted."""
         if self._full and len(self._turns) >= max(1, self._limits.max_queued):
             raise self._too_many()
         turn = asyncio.get_running_loop().create_future()
@@ -245,17 +247,17 @@ class Admission:
             await turn
             return await self._next()
         finally:
-            with contextlib.suppress(ValueError):  # it was refused
+            with contextlib.suppress(ValueError):  # removed already: it was refused
                 self._turns.remove(turn)
             if self._turns:
                 self._wake_first()
             else:
-                self._full = False  # nobody looks any more
+                self._full = False  # no call looks for a slot any more
                 while self._handed:
                     await self._slots.give(self._handed.pop())
 
     async def release(self, slot: Slot) -> None:
-        """Give a slot to the next call that waits here, or back."""
+        """Pass a slot to the next call that waits here, or return it."""
         age_s = self._clock() - slot.since
         if self._turns and self._full and (not self._slots.shared or age_s < _HANDED_ON_S):
             self._handed.append(slot)
@@ -264,7 +266,7 @@ class Admission:
             await self._slots.give(slot)
 
     async def _next(self) -> Slot:
-        """One call at a time is here. It looks again by itself for slots that other workers give back."""
+        """Wait for a slot, one call at a time. Polls for slots that other workers return."""
         wait_s = 0.01
         while True:
             self._woken.clear()
@@ -285,7 +287,7 @@ class Admission:
             self._turns[0].set_result(None)
 
     def _refuse_newest(self) -> None:
-        """Raises Refusal where not even the first may wait."""
+        """Refuse the newest calls beyond the queue's limit. Raises HttpRefusal if not even the first call may wait."""
         while len(self._turns) > max(1, self._limits.max_queued):
             newest = self._turns.pop()
             if not newest.done():

@@ -1,4 +1,4 @@
-"""The service's HTTP: Starlette routes over `Invoker` and tenants. `document` describes what it answers."""
+"""HTTP interface of the service: Starlette routes over `Invoker` and tenants. `document` describes it in OpenAPI."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 HAS_TOKEN: Final = "agent_host.has_token"  # noqa: S105  a name
-"""Set in the scope of a request whose token is a tenant's."""
+"""Key that is set in the scope of a request that has a tenant's token."""
 KEY_HEADER: Final = "idempotency-key"
 EPOCH_HEADER: Final = "x-tool-service-epoch"
 _PROBLEMS: Final = {
@@ -46,7 +46,7 @@ _PROBLEMS: Final = {
 
 
 class HttpApp:
-    """The routes. `opened` gives what keeps answers and what runs calls, for as long as the application lives."""
+    """The routes. `opened` provides the answer store and the invoker for the lifetime of the application."""
 
     def __init__(self, tenants: Sequence[ServedTenant], metrics: Metrics, opened: Opened) -> None:
         self._tenants = tenants
@@ -75,7 +75,7 @@ class HttpApp:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:  # noqa: ARG002  Starlette's form of it
         async with self._opened() as (self._answers, self._invoker):
             yield
-            if self._requests:  # they were cancelled, and have their last words to say
+            if self._requests:  # they were cancelled and still have to respond
                 await asyncio.wait(self._requests, timeout=3.0)
 
     def _handle(self, handler: Handler) -> Handler:
@@ -91,14 +91,14 @@ class HttpApp:
             except HttpRefusal as refusal:
                 return self._on_refusal(refusal)
             except asyncio.CancelledError:
-                # uvicorn cancels requests when the time to drain is over, and nobody else does. What became of a call
-                # is not known here, so this is no 503, after which it would be sent again.
+                # Only uvicorn cancels requests, when the drain time is over. The outcome of the call is unknown here,
+                # so this is not a 503, after which the call would be sent again.
                 return self._on_refusal(HttpRefusal(500, ErrorCode.INTERNAL_ERROR, "the service was stopped"))
 
         return handle
 
     def _tenant(self, request: HttpRequest) -> ServedTenant:
-        """The tenant that sends the request. Raises Refusal 401."""
+        """Return the tenant that sent the request. Raises HttpRefusal 401."""
         tenant = find_tenant(self._tenants, request.headers.get("authorization"))
         request.scope[HAS_TOKEN] = True
         return tenant
@@ -108,7 +108,7 @@ class HttpApp:
         name = request.path_params["tool_name"]
         tool_of(tenant, name)
         grant = request.headers.get(GRANT_HEADER)
-        self._invoker.read_grant(tenant, name, grant)  # before a body is read for it
+        self._invoker.read_grant(tenant, name, grant)  # before the body is read
         body = await _read_body(request, tenant.limits.max_request_bytes)
         key = request.headers.get(KEY_HEADER)
         if key is not None and not 0 < len(key) <= MAX_KEY_CHARS:
@@ -140,7 +140,7 @@ class HttpApp:
         return self._json(b'{"status":"ok"}')
 
     async def _readyz(self, request: HttpRequest) -> Response:  # noqa: ARG002  as above
-        # It needs no token, so that all who ask share one look at the database.
+        # This route needs no token, so concurrent requests share one query of the database.
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._answers.ready())
         if not await asyncio.shield(self._looking):
@@ -154,7 +154,7 @@ class HttpApp:
         return self._json(orjson.dumps(document()))
 
     async def _on_error(self, request: HttpRequest, error: Exception) -> Response:  # noqa: ARG002  as above
-        """Nothing of an unexpected error is told: it may hold configuration. uvicorn logs it."""
+        """Respond without details of an unexpected error, because they may contain configuration. uvicorn logs it."""
         status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
         response = self._on_refusal(HttpRefusal(status, *_PROBLEMS[status]))
         response.headers.update(headers or {})
@@ -175,7 +175,7 @@ class HttpApp:
 
 
 async def _read_body(request: HttpRequest, most: int) -> bytes:
-    """The body. Raises Refusal 413 for more than `most` bytes, before they are read where their number is given."""
+    """Read the body. Raises HttpRefusal 413 for more than `most` bytes, before reading if Content-Length is given."""
     refusal = HttpRefusal(413, ErrorCode.INVALID_REQUEST, f"the request has more than {most:,} bytes")
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > most:
@@ -191,13 +191,13 @@ async def _read_body(request: HttpRequest, most: int) -> bytes:
     return bytes(body)
 
 
-# The OpenAPI document of the service. A test sends requests made from it, and judges every answer by it.
+# The OpenAPI document of the service. A test generates requests from it and validates every response against it.
 
 _TEXT: Final = {"type": "string"}
 
 
 def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The schema of an object with these properties, to which others may be added."""
+    """Return the schema of an object with these properties; others are allowed."""
     properties = {**required, **(optional or {})}
     return {"type": "object", "required": list(required), "properties": properties}
 
@@ -281,7 +281,7 @@ _REFUSALS: Final = {
 
 
 def document() -> dict[str, Any]:
-    """The document, OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document."""
     result = {"$ref": "#/components/schemas/ToolResult"}
     invoke = _operation(
         "invokeTool",
@@ -322,7 +322,7 @@ def document() -> dict[str, Any]:
 def _operation(
     name: str, summary: str, answers: Mapping[int, Any], refusals: tuple[int, ...] = (), **more: Any
 ) -> dict[str, Any]:
-    """An operation; one without `refusals` needs no token."""
+    """Return an operation; without `refusals` it needs no token."""
     error = _json_content({"$ref": "#/components/schemas/Error"})
     responses: dict[str, Any] = {}
     for status, schema in answers.items():

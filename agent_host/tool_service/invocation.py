@@ -1,4 +1,4 @@
-"""One invocation, from a request that is who it says to an answer that is kept (BT, "Tool Invocation Flow")."""
+"""One invocation, from an authenticated request to a recorded answer (BT, "Tool Invocation Flow")."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _STOPPED: Final = f"the service was stopped, and the time for calls to end was o
 
 
 class InvocationRequest(NamedTuple):
-    """A request for an invocation as it came: the path's tool, the body's bytes, and headers."""
+    """An unparsed request for an invocation: the tool of the path, the body's bytes, and headers."""
 
     tool_name: str
     body: bytes
@@ -70,7 +70,8 @@ class InvocationRequest(NamedTuple):
 
 
 class InvocationResult(NamedTuple):
-    """The end of a tool's run: a status, text or an error (its code and message), and what was stored."""
+    """The outcome of a tool's run: a status, text or an error (its code and message), and the URIs of stored
+    artifacts."""
 
     status: str
     text: str | None
@@ -78,7 +79,7 @@ class InvocationResult(NamedTuple):
     artifact_uris: tuple[str, ...] = ()
 
     def body(self, call: Call) -> bytes:
-        """The closed ToolResult of BT."""
+        """Return the ToolResult of BT as JSON; BT allows no other fields in it."""
         wire: dict[str, Any] = {
             "toolName": call.tool_name,
             "sessionId": call.session_id,
@@ -96,7 +97,7 @@ class InvocationResult(NamedTuple):
 
 
 class Invoker(NamedTuple):
-    """Runs invocations. `key` is that of grants; `clock` gives seconds since the epoch."""
+    """Runs invocations. `key` is the key of grants; `clock` returns seconds since the Unix epoch."""
 
     key: bytes
     answers: Answers
@@ -105,7 +106,7 @@ class Invoker(NamedTuple):
     clock: Callable[[], float] = time.time
 
     async def invoke(self, tenant: ServedTenant, request: InvocationRequest) -> bytes:
-        """The ToolResult of an invocation, as JSON. Raises Refusal where no tool ran."""
+        """Run an invocation and return its ToolResult as JSON. Raises HttpRefusal if no tool ran."""
         tool = tool_of(tenant, request.tool_name)
         grant = self.read_grant(tenant, request.tool_name, request.grant)
         call = _call(tenant, request, grant)
@@ -127,7 +128,8 @@ class Invoker(NamedTuple):
         return await self._answer_known(call, place, known)
 
     def read_grant(self, tenant: ServedTenant, tool_name: str, text: str | None) -> CapabilityGrant:
-        """The grant of a request. Raises Refusal 403 where it does not allow the tool, to this tenant, now."""
+        """Verify the grant of a request. Raises HttpRefusal 403 if it does not allow this tenant to use the tool
+        now."""
         try:
             if not text:
                 raise GrantRefused(f"a capability grant is needed: the host signs one where it has {KEY_VARIABLE}")
@@ -156,7 +158,7 @@ class Invoker(NamedTuple):
             slot = await tenant.admission.acquire()
         except BaseException as error:
             if place is not None:
-                await self.answers.release(place)  # it never began
+                await self.answers.release(place)  # it never started
             if isinstance(error, asyncio.CancelledError):
                 message = "the service is being stopped; the tool did not run"
                 raise HttpRefusal(503, ErrorCode.INTERNAL_ERROR, message, retry_after_s=1) from None
@@ -181,7 +183,7 @@ class Invoker(NamedTuple):
             known = found
         if known.state == "answered" and known.body is not None:
             return known.body
-        return _failed(ErrorCode.TOOL_INTERRUPTED, _LOST).body(call)  # its outcome is not known
+        return _failed(ErrorCode.TOOL_INTERRUPTED, _LOST).body(call)  # its outcome is unknown
 
     async def _run(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str) -> bytes:
         requested = self.watchers.requested(call, fingerprint, high_risk=tool.kind.high_risk)
@@ -205,11 +207,11 @@ class Invoker(NamedTuple):
                 return await _store(tenant, call, output)
         except ToolFault as fault:
             return _failed(fault.code, fault.message)
-        except asyncio.CancelledError:  # by uvicorn alone, when the time to drain is over; the caller gets an answer
+        except asyncio.CancelledError:  # only by uvicorn, when the drain time is over; the caller gets an answer
             return _failed(ErrorCode.TOOL_INTERRUPTED, _STOPPED)
         except TimeoutError:
             return _failed(ErrorCode.TOOL_EXECUTION_TIMEOUT, f"the tool did not end within {call.timeout_s:g} s")
-        except Exception as error:  # noqa: BLE001  a tool may be of another package; its words may hold configuration
+        except Exception as error:  # noqa: BLE001  a foreign tool's message may contain configuration
             return _failed(ErrorCode.INTERNAL_ERROR, f"the tool failed ({type(error).__name__})")
 
 
@@ -218,7 +220,7 @@ def _failed(code: str, message: str) -> InvocationResult:
 
 
 def tool_of(tenant: ServedTenant, name: str) -> TenantTool:
-    """The tenant's tool. Raises Refusal 404."""
+    """Return the tenant's tool. Raises HttpRefusal 404."""
     tool = tenant.tools.get(name)
     if tool is None:
         raise HttpRefusal(404, ErrorCode.TOOL_NOT_FOUND, "the tenant has no tool of this name")
@@ -226,7 +228,7 @@ def tool_of(tenant: ServedTenant, name: str) -> TenantTool:
 
 
 def _call(tenant: ServedTenant, request: InvocationRequest, grant: CapabilityGrant) -> Call:
-    """The call that a request asks for. Raises Refusal."""
+    """Parse and check the call of a request. Raises HttpRefusal."""
     try:
         body = json_text.loads(request.body)
     except orjson.JSONDecodeError:
@@ -246,8 +248,8 @@ def _call(tenant: ServedTenant, request: InvocationRequest, grant: CapabilityGra
 
 
 async def _store(tenant: ServedTenant, call: Call, output: Output) -> InvocationResult:
-    """The result of an output: what is large is stored, and the text says so. Where that fails the result has
-    failed, with as much of the text as there is room for."""
+    """Return the result of an output. Large text is stored, and the result's text names its URI. If storing fails, the
+    result is a failure with as much of the text as fits."""
     limits, encoded = tenant.limits, output.text.encode("utf-8", "replace")
     whole = len(encoded) <= limits.max_inline_bytes
     text = output.text if whole else encoded[: limits.max_inline_bytes].decode("utf-8", "ignore")
@@ -262,7 +264,7 @@ async def _store(tenant: ServedTenant, call: Call, output: Output) -> Invocation
             message = f"the output has {total:,} bytes, and {limits.max_stored_bytes:,} of a call are stored"
             raise ToolFault(ErrorCode.FILE_TOO_LARGE, message)
         for artifact in artifacts:
-            uris.append(await tenant.storage.store(call, artifact))  # noqa: PERF401  those that are stored stay known
+            uris.append(await tenant.storage.store(call, artifact))  # noqa: PERF401  on failure, keeps those stored
     except ToolFault as fault:
         cut = text if whole else f"{text}\n[cut: {len(encoded):,} bytes in all; the rest is lost]"
         return InvocationResult("failed", cut, (fault.code, f"the tool has run, but {fault.message}"), tuple(uris))
@@ -277,23 +279,23 @@ async def _store(tenant: ServedTenant, call: Call, output: Output) -> Invocation
 # Reports on calls to the Telemetry Service and the Audit Service (BT, "Tool Invocation Flow"), and the metrics that
 # Prometheus reads.
 #
-# Nothing waits for them: events stand in bounded queues, and what is lost is counted.
+# Calls do not wait for them: events are queued in bounded queues, and lost events are counted.
 
 CAPABILITY: Final = "BackendTool.Invoke"
 METRICS_DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable for the directory in which several workers combine their metrics; prometheus_client reads it."""
+"""Environment variable of the directory in which several workers combine their metrics; prometheus_client reads it."""
 _WANTED: Final = frozenset({EventType.TOOL_REQUESTED, EventType.TOOL_COMPLETED})
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
 class Metrics:
-    """Numbers for Prometheus. Labels are names of the configuration, so that there are only so many."""
+    """Metrics for Prometheus. Labels are names from the configuration, so their number is bounded."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         if os.environ.get(METRICS_DIRECTORY):
             MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]  # the library's
-            own = CollectorRegistry()  # its numbers are read from the directory
+            own = CollectorRegistry()  # its values are read from the directory
         else:
             own = self._registry
         names = ("tenant", "tool")
@@ -315,12 +317,12 @@ class Metrics:
         )  # fmt: skip
 
     def text(self) -> bytes:
-        """All of them, in Prometheus' text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 
 class CallEvent(Event):
-    """An event of this service. `requested` is what the call's record in the Audit Service begins with."""
+    """An event of this service. `requested` is the event that starts the call's record in the Audit Service."""
 
     requested: CallEvent | None = None
 
@@ -330,7 +332,8 @@ class CallEvent(Event):
 
 
 def _audit_record(event: Event) -> bytes | None:
-    """The record of one call (SK 7), with nothing remembered of others: ids are unique within a session only."""
+    """Return the record of one call (SK 7). No state is shared between calls, because ids are unique only within a
+    session."""
     records = AuditRecords()
     if not isinstance(event, CallEvent) or event.requested is None:
         return None
@@ -339,7 +342,7 @@ def _audit_record(event: Event) -> bytes | None:
 
 
 class Watchers:
-    """Tells the services. Each of `telemetry` and `audit` may be None."""
+    """Reports calls to the services. `telemetry` and `audit` may each be None."""
 
     def __init__(self, telemetry: ServiceClient | None, audit: ServiceClient | None, metrics: Metrics) -> None:
         self._clients = [client for client in (telemetry, audit) if client is not None]
@@ -354,7 +357,7 @@ class Watchers:
         self._numbers = itertools.count(1)
 
     def requested(self, call: Call, fingerprint: str, *, high_risk: bool) -> CallEvent:
-        """A call is about to run; `fingerprint` is the SHA-256 of its arguments."""
+        """Report a call that is about to run; `fingerprint` is the SHA-256 of its arguments."""
         payload = {
             "toolCallId": call.key or f"{call.task_id}/{call.step_id}",
             "toolName": call.tool_name,
@@ -369,7 +372,7 @@ class Watchers:
         return event
 
     def completed(self, call: Call, requested: CallEvent, result: InvocationResult, *, high_risk: bool) -> None:
-        """A call has ended; `requested` is what was told at its beginning."""
+        """Report a call that has ended; `requested` is the event of its start."""
         text = (result.text or "").encode()
         payload: dict[str, Any] = {
             "toolCallId": requested.payload["toolCallId"],
@@ -392,7 +395,7 @@ class Watchers:
                 self._metrics.lost_events.labels(name).set(sink.dropped)
 
     async def aclose(self, timeout_s: float) -> None:
-        """Deliver what waits, for so long."""
+        """Deliver queued events for at most `timeout_s`, then close the clients."""
         sinks = [sink for sink in (self._telemetry, self._audit) if sink is not None]
         await asyncio.gather(*(sink.aclose(timeout_s) for sink in sinks))
         await asyncio.gather(*(client.aclose() for client in self._clients))

@@ -1,7 +1,7 @@
-"""Answers of several workers, in a table of PostgreSQL (a deviation from BT, decision 0062).
+"""Answers of several workers in a PostgreSQL table (a deviation from BT, decision 0062).
 
-Each worker holds an advisory lock of its own number while it lives. A call that is under way belongs to the number of
-its worker: once nobody holds that lock, the call is lost, at once and without a clock.
+Each worker holds an advisory lock on its own number while it is alive. A running call is recorded with the number of
+its worker: as soon as that lock is free, the call counts as lost. No clock is involved.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["AsyncConnectionPool", "PoolTimeout", "PostgresAnswers", "PostgresSlots"]
 
 _LOG: Final = logging.getLogger("agent_host.tool_service")
-logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # its warnings name host and user of what is not reached
+logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)  # its warnings name host and user of the database
 _LOCK_CLASS: Final = 0x41474854
-"""Marks our advisory locks among those of others in the database ("AGHT")."""
+"""Distinguishes our advisory locks from others in the database ("AGHT")."""
 _POOL_TRIES_S: Final = 10.0
-"""For how long the pool tries to connect again by itself, ever less often. The next request has it begin anew."""
+"""How long the pool retries a connection by itself, at growing intervals. The next request starts the retries again."""
 CONNECT_S: Final = 10
 SILENT_FOR_LONG: Final[dict[str, Any]] = {
     "keepalives_idle": 10,
@@ -44,8 +44,8 @@ SILENT_FOR_LONG: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
-"""Settings that end a dead connection within half a minute, not within the kernel's quarter of an hour: all calls of a
-worker wait for it."""
+"""Settings that end a dead connection within half a minute instead of the kernel's quarter of an hour, because all
+calls of a worker wait for it."""
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS agent_host_invocations (
     tenant text NOT NULL, session text NOT NULL, tool text NOT NULL, key text NOT NULL,
@@ -77,7 +77,7 @@ _CLEAN: Final = (
 
 
 _GONE: Final = (psycopg.OperationalError, psycopg.InterfaceError)
-"""Errors of a connection that was cut."""
+"""Errors of a lost connection."""
 
 
 async def _connect(url: str) -> AsyncConnection[Any]:
@@ -85,7 +85,7 @@ async def _connect(url: str) -> AsyncConnection[Any]:
 
 
 class PostgresAnswers:
-    """See MemoryAnswers. `open` makes one that is connected, `opening` one that tries until it is."""
+    """See MemoryAnswers. `open` returns a connected instance, `opening` one that retries until it is connected."""
 
     def __init__(self, url: str, *, kept_s: float = KEPT_S, max_connections: int = 8) -> None:
         self.epoch = ""
@@ -104,7 +104,7 @@ class PostgresAnswers:
 
     @classmethod
     async def open(cls, url: str) -> PostgresAnswers:
-        """Connect, and make the tables where they are missing. Raises UsageError, which quotes nothing of `url`."""
+        """Connect, and create missing tables. Raises UsageError, whose message contains no part of `url`."""
         answers = cls(url)
         try:
             await answers._connect()
@@ -117,7 +117,7 @@ class PostgresAnswers:
 
     @classmethod
     async def opening(cls, url: str) -> PostgresAnswers:
-        """As `open`, but tried again while the database cannot be used; `epoch` is empty until then."""
+        """Do as `open` does, but retry until the database can be used; `epoch` is empty until then."""
         answers = cls(url)
         answers._trying = asyncio.create_task(answers._connect_at_last())
         await asyncio.wait([answers._trying], timeout=2.0)
@@ -137,7 +137,7 @@ class PostgresAnswers:
     async def _connect(self) -> None:
         held = await self._live()
         async with held.transaction():
-            # Two workers that start at once must not make one table twice.
+            # Two workers that start at the same time must not create a table twice.
             await held.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
             await held.execute(_TABLES)
             await held.execute(
@@ -148,14 +148,14 @@ class PostgresAnswers:
         self.epoch = str(row[0]) if row else ""
 
     async def claim(self, place: IdempotencyScope, fingerprint: str, *, repeatable: bool) -> Known:
-        """See MemoryAnswers. Raises Refusal where the database does not answer: nothing may run then."""
+        """See MemoryAnswers. Raises HttpRefusal if the database does not respond: nothing may run then."""
         while True:
             if await self._insert({**self._values(place), "fingerprint": fingerprint}):
                 return Known("new")
             async with self._connection() as connection:
                 values = self._values(place)
                 row = await (await connection.execute(_FIND, values)).fetchone()
-                if row is None:  # it was released, or cleaned away, between the two
+                if row is None:  # it was released or deleted between the two statements
                     continue
                 if row[0] != fingerprint:
                     return Known("other_arguments")
@@ -166,14 +166,15 @@ class PostgresAnswers:
                 return Known("running") if taken else known
 
     async def _insert(self, values: dict[str, Any]) -> bool:
-        """True if the key was new. It is claimed on the connection that holds this worker's lock, so that a claim and
-        the lock that it stands on come and go together."""
+        """Insert the key; True if it was new. It is claimed on the connection that holds this worker's lock, so a claim
+        is made only while the lock is held."""
         for _ in range(2):
             try:
                 held = await self._live()
                 return (await held.execute(_CLAIM, {**values, "worker": self._worker})).rowcount == 1
             except _GONE:
-                # A claim that came through all the same is of a worker that is gone: it is lost, and nothing runs.
+                # If the claim was committed nevertheless, it has the number of a worker that is gone: it is lost, and
+                # nothing runs.
                 if self._held is not None:
                     await self._held.close()
         raise database_is_away()
@@ -184,8 +185,9 @@ class PostgresAnswers:
             await connection.execute(_RELEASE, self._values(place))
 
     async def answer(self, place: IdempotencyScope, body: bytes) -> None:
-        """See MemoryAnswers. An answer that a crash of the database loses makes the call lost; it is not waited for.
-        If the database takes none, all calls of this worker become lost: none stays under way."""
+        """See MemoryAnswers. The commit does not wait for the disk: if a database crash loses the answer, the call is
+        lost. If the database does not accept the answer, all running calls of this worker become lost, so that none
+        stays running forever."""
         try:
             async with self._connection() as connection:
                 await connection.execute(_ANSWER, {**self._values(place), "body": body})
@@ -201,7 +203,7 @@ class PostgresAnswers:
         return None if row is None else _state_of(row)
 
     async def wait(self, place: IdempotencyScope, timeout_s: float) -> Known | None:
-        """See MemoryAnswers. Another worker may have the call: the table is looked at again, ever less often."""
+        """See MemoryAnswers. Another worker may run the call, so the table is polled at growing intervals."""
         look_s, until = 0.02, time.monotonic() + timeout_s
         while True:
             known = await self.find(place)
@@ -232,8 +234,9 @@ class PostgresAnswers:
         await self._pool.close()
 
     async def _live(self) -> AsyncConnection[Any]:
-        """Hold the lock of a number that no other worker has. A connection that was cut has lost it, and with it every
-        call that was under way: the next number is another one. Those who wait for a try to connect share its fate."""
+        """Return the connection that holds the lock of this worker's number, which no other worker has. A lost
+        connection has lost the lock, and with it every running call; the next connection takes a new number. Callers
+        that wait for an attempt to connect fail if it fails."""
         failures = self._failures
         async with self._holding:
             if self._held is not None and not self._held.closed:
@@ -279,13 +282,14 @@ def _state_of(row: tuple[Any, ...]) -> Known:
     return Known("running") if live else Known("lost")
 
 
-# Slots of a tenant over all workers, as advisory locks of PostgreSQL (decision 0070).
+# Slots of a tenant across all workers, as advisory locks of PostgreSQL (decision 0070).
 #
-# Each slot is a lock. A worker holds the locks of its running calls on one connection. A lock becomes free when its
-# call ends, or when the worker or the connection does; no clock is involved.
+# Each slot is a lock. A worker holds the locks of its running calls on one connection. A lock is released when its
+# call, the worker or the connection ends; no clock is involved.
 
 _SLOT_BITS: Final = 16
-"""Of a lock's 64; the others say whose it is. A tenant has 10,000 slots at most."""
+"""Bits of the 64-bit lock number that identify the slot; the others identify the tenant. A tenant has at most 10,000
+slots."""
 _TRY: Final = "SELECT %(number)s WHERE pg_try_advisory_lock(%(base)s::bigint + %(number)s)"
 _TRY_ALL: Final = (
     "SELECT number FROM unnest(%(numbers)s::int[]) AS number"
@@ -295,14 +299,14 @@ _GIVE: Final = "SELECT pg_advisory_unlock(%(base)s::bigint + %(number)s)"
 
 
 class PostgresSlots:
-    """See Slots. Nothing is connected before the first call."""
+    """See Slots. Connects at the first call."""
 
     shared = True
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._connection: AsyncConnection[Any] | None = None
-        self._holder = 0  # the number of the connection: a slot of an earlier one is free already
+        self._holder = 0  # the number of the connection: slots of an earlier one are free already
         self._mine: dict[str, set[int]] = {}
         self._using = asyncio.Lock()
 
@@ -312,7 +316,7 @@ class PostgresSlots:
             for _ in range(2):
                 try:
                     return await self._take(await self._connect(), tenant, most)
-                except BaseException as error:  # whether the server has given a lock is not known
+                except BaseException as error:  # it is unknown if the server has granted a lock
                     await self._drop()
                     if not isinstance(error, _GONE):
                         raise
@@ -326,7 +330,7 @@ class PostgresSlots:
             try:
                 await self._connection.execute(_GIVE, {"base": _base(slot.tenant), "number": slot.number})
                 self._mine[slot.tenant].discard(slot.number)
-            except BaseException as error:  # whether the server has taken it back is not known
+            except BaseException as error:  # it is unknown if the server has released it
                 await self._drop()
                 if not isinstance(error, psycopg.Error):
                     raise
@@ -336,7 +340,7 @@ class PostgresSlots:
         await self._drop()
 
     async def _take(self, connection: AsyncConnection[Any], tenant: str, most: int) -> Slot | None:
-        """A lock is taken as often as its own connection asks for it, so those that are held are not tried."""
+        """Take a free lock. A connection can take its own lock again, so locks that it already holds are not tried."""
         mine = self._mine.setdefault(tenant, set())
         free = [number for number in range(most) if number not in mine]
         if not free:

@@ -1,11 +1,11 @@
 """One read-only query on PostgreSQL, with psycopg 3.
 
-Five things hold a query, and each is enough for most of what could go wrong: the statement's own form (`sql_text`), a
-read-only transaction, the catalog (functions that the server itself calls volatile are refused, but for a few that
-change nothing), the server's own parser, which is given the text alone before it stands in anything of ours, and the
-form in which it is sent: as a subquery of a cursor, in the extended protocol, where neither a second statement nor one
-that writes has a place. The server cuts fields; what it cannot cut (a plan, an error) ends the connection when it grows
-beyond a limit.
+Five measures restrict a query, and each alone prevents most abuse: the check of the statement's form (`one_statement`),
+a read-only transaction, the catalog (functions that the server declares volatile are refused, except a few that change
+nothing), the server's own parser, which gets the text alone before it is embedded in a statement of ours, and the way
+the query is sent: as a subquery of a cursor in the extended protocol, which allows neither a second statement nor one
+that writes. The server truncates fields; if data that it cannot truncate (a plan, an error) exceeds a limit, the
+connection is ended.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ HARMLESS: Final = (
     "pg_table_size", "pg_tablespace_size", "pg_total_relation_size", "random", "statement_timestamp", "timeofday",
     "transaction_timestamp",
 )  # fmt: skip
-"""Functions of pg_catalog that are volatile and change nothing."""
-# A name behind a dot may be a function of the value before, `(row).f`; those take one argument.
+"""Volatile functions of pg_catalog that change nothing."""
+# A name after a dot may be a function applied to the value before it, `(row).f`; such functions take one argument.
 _VOLATILE: Final = """SELECT DISTINCT p.proname FROM pg_catalog.pg_proc p
     JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE p.provolatile = 'v' AND (p.proname = ANY($1) OR (p.proname = ANY($2) AND p.pronargs = 1))
@@ -62,7 +62,7 @@ _BEGIN: Final = sql.SQL(
     " SET LOCAL client_encoding = 'UTF8'; SET LOCAL row_security = on"
 )
 _SETTING: Final = "SELECT pg_catalog.current_setting($1)"
-"""SHOW of one setting, in a form in which the server can cut it."""
+"""SHOW of one setting, in a form that the server can truncate."""
 _INTEGERS: Final = frozenset({20, 21, 23, 26})  # int8, int2, int4, oid
 _FLOATS: Final = frozenset({700, 701})
 _BOOLEAN: Final = 16
@@ -74,8 +74,8 @@ class _Column(NamedTuple):
 
 
 class PostgresDatabase:
-    """One connection of a tenant. `conninfo` gives how to connect, each time that a connection is made; `functions` are
-    volatile functions that the tenant allows by name."""
+    """One configured connection of a tenant. `conninfo` returns the connection string for each new connection;
+    `functions` are volatile functions that the tenant allows by name."""
 
     def __init__(self, conninfo: Callable[[], Awaitable[str]], functions: Sequence[str]) -> None:
         self._functions = list(functions)
@@ -92,7 +92,7 @@ class PostgresDatabase:
         )
 
     async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table:
-        """The rows of a query. Raises ToolFault."""
+        """Run a query and return its rows. Raises ToolFault."""
         statement = _readable(text)
         try:
             await self._pool.open()
@@ -147,7 +147,7 @@ def _readable(text: str) -> Statement:
         message = "only queries that read are run here: SELECT, WITH, VALUES, TABLE, SHOW, and EXPLAIN of them"
         raise ToolFault(ErrorCode.PERMISSION_DENIED, message)
     if statement.verb == "explain":
-        # Names in front of what is explained, quoted ones among them.
+        # Names before the explained statement, including quoted ones.
         first = takewhile(lambda name: name.quoted or name.text not in _AS_SUBQUERY, statement.names)
         if statement.words & {"analyze", "analyse"} or "analyze" in {name.text for name in first}:
             raise ToolFault(ErrorCode.PERMISSION_DENIED, "EXPLAIN ANALYZE runs the statement; EXPLAIN alone is allowed")
@@ -155,8 +155,8 @@ def _readable(text: str) -> Statement:
 
 
 async def _prepare(connection: BoundedConnection, statement: Statement, parameters: Sequence[Any]) -> list[_Column]:
-    """Names and types of what the statement gives, from the server, which reads it as it stands and runs nothing: what
-    closes a parenthesis of ours gets no further. Raises psycopg.Error."""
+    """Return the names and types of the statement's columns. The server parses the text unchanged and runs nothing, so
+    text that would close one of our parentheses fails here. Raises psycopg.Error."""
     given = Transformer(connection)
     given.dump_sequence(parameters, [PyFormat.AUTO] * len(parameters))
     async with connection.lock:
@@ -168,7 +168,7 @@ async def _prepare(connection: BoundedConnection, statement: Statement, paramete
 
 
 async def _done(connection: BoundedConnection) -> PGresult:
-    """The answer to what was sent. Raises psycopg.Error."""
+    """Return the server's last result for the command that was sent. Raises psycopg.Error."""
     results: list[PGresult] = await connection.wait(generators.execute(connection.pgconn))
     result = results[-1]
     if result.status == pq.ExecStatus.FATAL_ERROR:
@@ -182,7 +182,7 @@ async def _run_plain(
     connection.limit_bytes = max(_BATCH_BYTES, caps.max_bytes) + _OVERHEAD_BYTES
     cursor = AsyncRawCursor(connection)
     set_json_loads(json_text.loads, cursor)
-    # Binary results are had in the extended protocol alone, where a second statement has no place.
+    # Binary results need the extended protocol, which does not allow a second statement.
     await cursor.execute(statement.text, parameters, binary=True)
     table = Table([column.name for column in cursor.description or ()], caps)
     for row in await cursor.fetchall():
@@ -197,7 +197,7 @@ async def _run_as_subquery(
     table = Table([column.name for column in columns], caps)
     chars = caps.field_chars(len(columns))
     names = [sql.Identifier(f"c{place}") for place in range(len(columns))]
-    # The server cuts each field and gives it as text: no value of a gigabyte is ever sent.
+    # The server truncates each field and sends it as text, so a value of a gigabyte is never sent.
     fields = sql.SQL(", ").join(sql.SQL("left({}::text, {})").format(name, sql.Literal(chars + 1)) for name in names)
     aliases = sql.SQL("({})").format(sql.SQL(", ").join(names)) if names else sql.SQL("")
     wrapped = sql.SQL("SELECT {} FROM (\n{}\n) AS q {}").format(fields, sql.SQL(text), aliases)
@@ -216,7 +216,7 @@ async def _run_as_subquery(
 
 
 def _value(text: str | None, column: _Column) -> Any:
-    """A field as JSON has it. Numbers of any length stay text, so that no digit is lost."""
+    """Convert a field to its JSON value. Arbitrary-precision numbers stay text, so that no digit is lost."""
     if text is None:
         return None
     if column.type_code == _BOOLEAN:
@@ -230,12 +230,13 @@ def _value(text: str | None, column: _Column) -> Any:
 
 
 async def _reset(connection: BoundedConnection) -> None:
-    """Nothing of a call is left for the next one: settings, locks, listeners, temporary tables."""
+    """Discard settings, locks, listeners and temporary tables of a call before the next one."""
     await connection.execute("DISCARD ALL")
 
 
 def _fault(error: psycopg.Error) -> ToolFault:
-    """The fault for an error of the server. Errors without a state are of the connection; their text names its host."""
+    """Return the fault for a database error. Errors without an SQLSTATE come from the connection; their text, which
+    names the host, is not used."""
     code, said = ErrorCode.TOOL_EXECUTION_FAILED, error.diag.message_primary
     if isinstance(error, RowsTooLarge):
         message = "the database's answer is too large: a plan or an error contains a huge value"
@@ -252,11 +253,11 @@ def _fault(error: psycopg.Error) -> ToolFault:
     return ToolFault(code, message)
 
 
-# Reads SQL as PostgreSQL's own scanner splits it: words, and what follows them. Pure; nothing here knows a database.
+# Splits SQL into tokens as PostgreSQL's own scanner does. Pure functions without a database.
 #
-# What a statement calls is asked of the server's catalog afterwards (`postgres.py`). So a scanner is enough, as long
-# as it never takes for text or comment what the server takes for code: where the two could differ the statement is
-# refused.
+# The functions that a statement calls are then looked up in the server's catalog (`_refuse_volatile`). So a scanner is
+# enough, as long as it never treats as a text or a comment what the server treats as code: if the two could differ, the
+# statement is refused.
 
 _MAX_NAME_BYTES: Final = 63
 """PostgreSQL truncates names to this length."""
@@ -286,12 +287,12 @@ _COMMENT_EDGE: Final = re.compile(r"/\*|\*/")
 
 
 class UnreadableSql(Exception):
-    """The text cannot be split with certainty; `str()` says why."""
+    """The text cannot be split with certainty; `str()` is the reason."""
 
 
 class SqlName(NamedTuple):
-    """A name in a statement, as the catalog would have it. `called`: an opening parenthesis follows. `member`: a dot
-    stands before it, so that it may be a function of the value before."""
+    """A name in a statement, as the catalog would store it. `called`: an opening parenthesis follows. `member`: a dot
+    precedes it, so it may be a function applied to the value before it."""
 
     text: str
     called: bool
@@ -300,19 +301,19 @@ class SqlName(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """One statement: its text without a semicolon at its end, and the names in it."""
+    """One statement: its text without semicolons at the end, and the names in it."""
 
     text: str
     names: tuple[SqlName, ...]
 
     @property
     def verb(self) -> str:
-        """The first word, in lower case; empty where it begins otherwise."""
+        """The first word in lower case; empty if it is quoted or there is none."""
         return self.names[0].text if self.names and not self.names[0].quoted else ""
 
     @property
     def words(self) -> frozenset[str]:
-        """Names that are not quoted: among them all keywords."""
+        """Unquoted names, including all keywords."""
         return frozenset(name.text for name in self.names if not name.quoted)
 
 
@@ -323,7 +324,8 @@ class _Token(NamedTuple):
 
 
 def one_statement(sql: str) -> Statement:
-    """The one statement that `sql` holds. Raises UnreadableSql for none, for several, and for what cannot be split."""
+    """Return the only statement in `sql`. Raises UnreadableSql if there is none, if there are several, or if it cannot
+    be split."""
     if "\0" in sql:
         raise UnreadableSql("the statement contains a NUL character")
     tokens = list(_tokens(sql))
@@ -343,8 +345,8 @@ def one_statement(sql: str) -> Statement:
 
 
 def _fold_name(token: _Token) -> str:
-    """The name as PostgreSQL stores it: in lower case where it is not quoted, cut to 63 bytes. As in a database of
-    UTF-8 only ASCII letters have a lower case."""
+    """Return the name as PostgreSQL stores it: in lower case unless quoted, truncated to 63 bytes. As in a UTF-8
+    database, only ASCII letters are lowered."""
     text = token.text[1:-1].replace('""', '"') if token.kind == "quoted" else token.text
     if token.kind != "quoted":
         text = "".join(char.lower() if char.isascii() else char for char in text)
@@ -358,12 +360,12 @@ def _tokens(sql: str) -> Iterator[_Token]:
             place = _end_of_comment(sql, place)
             continue
         found = _TOKEN.match(sql, place)
-        if found is None or found.lastgroup is None:  # the last pattern takes any character
+        if found is None or found.lastgroup is None:  # unreachable: the last pattern matches any character
             raise UnreadableSql("the statement cannot be split")
         kind, place = found.lastgroup, found.end()
         if kind in _UNREADABLE:
             raise UnreadableSql(_UNREADABLE[kind])
-        # Servers before version 15 take `1e'…'` for a number and a text with escapes.
+        # Servers before version 15 read `1e'…'` as a number and a text with escapes.
         if kind == "number" and _GLUED.match(sql, place):
             raise UnreadableSql("a number and what follows it need a space between them")
         if kind != "space":
@@ -371,7 +373,7 @@ def _tokens(sql: str) -> Iterator[_Token]:
 
 
 def _end_of_comment(sql: str, place: int) -> int:
-    """Comments of this kind lie in each other."""
+    """Return the end of a block comment; these nest."""
     depth = 0
     for edge in _COMMENT_EDGE.finditer(sql, place):
         depth += 1 if edge.group() == "/*" else -1
@@ -380,12 +382,12 @@ def _end_of_comment(sql: str, place: int) -> int:
     raise UnreadableSql("a comment does not end")
 
 
-# A connection to PostgreSQL that takes in only so much in answer to one request.
+# A connection to PostgreSQL that limits the bytes of the answer to one request.
 #
-# libpq holds each message whole in memory and has no limit of its own. The server cuts fields where it is asked to,
-# but plans and errors quote values at any length. So libpq is given one end of a pair of sockets in the place of its
-# own, and each byte that the server sends is counted before it is handed on; TLS lies on top of that and is not
-# touched. Where descriptors of sockets cannot be exchanged (Windows) there is no such limit.
+# libpq keeps each message in memory as a whole and has no limit. The server truncates fields on request, but plans and
+# errors quote values of any length. So libpq's socket is replaced by one end of a socket pair, and each byte that the
+# server sends is counted before it is passed on; TLS runs on top of that and is unchanged. If socket descriptors cannot
+# be exchanged (Windows), there is no such limit.
 
 _PIECE_BYTES: Final = 64 * 1024
 _READ, _WRITE, _BOTH = waiting.Wait.R, waiting.Wait.W, waiting.Wait.RW
@@ -397,13 +399,13 @@ class RowsTooLarge(psycopg.OperationalError):
 
 
 class BoundedConnection(psycopg.AsyncConnection[Any]):
-    """Ends itself when the answer to one request has more than `limit_bytes`."""
+    """A connection that ends if the answer to one request has more than `limit_bytes`."""
 
     limit_bytes: int = 1024 * 1024
     _gate: _Gate | None = None
 
     async def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ASYNC109  as psycopg has it
-        """As psycopg's; a wait that is given up cancels the query. Raises AnswerTooLarge."""
+        """Wait as psycopg does; a cancelled wait cancels the query. Raises RowsTooLarge."""
         if sys.platform == "win32":
             return await super().wait(gen, interval, timeout)
         if self._gate is None:
@@ -420,19 +422,19 @@ class BoundedConnection(psycopg.AsyncConnection[Any]):
                 try:
                     await self.cancel_safe(timeout=5.0)
                 finally:
-                    self.pgconn.finish()  # its answer is half read
+                    self.pgconn.finish()  # its answer is only partly read
                     self._gate.close()
             raise
 
     async def close(self) -> None:
-        """As psycopg's."""
+        """Close the connection as psycopg does, and the sockets between."""
         await super().close()
         if self._gate is not None:
             self._gate.close()
 
 
 class _Gate:
-    """Stands between libpq and the server. `server` is the socket to the server."""
+    """A relay between libpq and the server. `server` is the socket to the server."""
 
     def __init__(self, descriptor: int) -> None:
         self.server = socket.socket(fileno=os.dup(descriptor))
@@ -442,10 +444,10 @@ class _Gate:
         os.dup2(self._libpq.fileno(), descriptor, inheritable=False)
         self._pending = b""
         self._rest = b""
-        """Answers for which libpq's socket had no room yet."""
+        """Bytes from the server that libpq's socket had no room for yet."""
 
     def passing(self, gen: Generator[Any, Any, Any], limit_bytes: int) -> Generator[Any, Any, Any]:
-        """The result of `gen`, whose waits are for the server."""
+        """Run `gen`, whose waits are for the server, and return its result."""
         received = 0
         try:
             wanted = next(gen)
@@ -467,7 +469,7 @@ class _Gate:
             return stop.value
 
     def _take_requests(self) -> bytes:
-        """Send what libpq has written, as far as there is room for it. Returns what is left."""
+        """Send libpq's output to the server as far as there is room. Returns the unsent rest."""
         while True:
             if not self._pending:
                 try:
@@ -478,12 +480,12 @@ class _Gate:
                 self._pending = self._pending[self.server.send(self._pending) :]
             except BlockingIOError:
                 return self._pending
-            except OSError:  # libpq reads the end
+            except OSError:  # libpq will read the end of the stream
                 self._pending = b""
                 return b""
 
     def _has_answers(self) -> bool:
-        """True if libpq has not read all that it was given, the end of the answers among it."""
+        """True if libpq has not read everything that was passed to it, including the end of the stream."""
         self._pass_on()
         try:
             self._libpq.recv(1, socket.MSG_PEEK)
@@ -492,7 +494,8 @@ class _Gate:
         return True
 
     def _pass_answers(self) -> int:
-        """Give libpq what the server has sent, or its end. Called once libpq has read all before."""
+        """Pass bytes from the server, or the end of the stream, to libpq. Called only after libpq has read everything
+        before."""
         try:
             piece = self.server.recv(_PIECE_BYTES)
         except BlockingIOError:
@@ -507,15 +510,15 @@ class _Gate:
         return len(piece)
 
     def _pass_on(self) -> None:
-        """Give libpq the rest of the answers, as far as there is room for it."""
+        """Pass the rest of the bytes to libpq as far as there is room."""
         if self._rest:
             with contextlib.suppress(BlockingIOError):
                 self._rest = self._rest[self._ours.send(self._rest) :]
 
     def close(self) -> None:
         if self.server.fileno() >= 0:
-            self._take_requests()  # the end of the session, as libpq announces it
+            self._take_requests()  # libpq's message that ends the session
         for one in (self.server, self._libpq, self._ours):
             one.close()
 
-    __del__ = close  # the pool lets go of a connection that broke without closing it
+    __del__ = close  # the pool drops a broken connection without closing it

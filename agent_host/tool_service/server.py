@@ -1,4 +1,4 @@
-"""The service as a process: one worker in it, or several beside it, behind one socket; uvicorn runs them."""
+"""The service process: uvicorn runs one worker in it, or several worker processes that share one socket."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import BackendTool
 
 _OPTIONS: Final = "AGENT_HOST_TOOL_SERVICE_OPTIONS"
-"""The variable that passes the options to the worker processes; it contains no secrets."""
+"""Environment variable that passes the options to the worker processes; it contains no secrets."""
 _LONGEST_WAIT_S: Final = 30.0
-"""Between two tries to start a worker."""
+"""Maximum delay between two attempts to start a worker."""
 _MOST_LOGGED: Final = 10
 _LOG: Final = logging.getLogger("agent_host.tool_service")
 
 
 class ServiceOptions(NamedTuple):
-    """Options of `agent-host tool-service`. Calls that run when a signal comes have `drain_s` to end. Where no
-    Workspace Service is named, outputs are files below `artifacts`."""
+    """Options of `agent-host tool-service`. Calls that run when a signal arrives have `drain_s` to finish. If no
+    Workspace Service is configured, outputs are stored as files below `artifacts`."""
 
     tenants: str
     host: str
@@ -72,14 +72,14 @@ class ServiceOptions(NamedTuple):
 
 
 def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
-    """Serve until a signal comes. `on_ready` gets the URL once requests are taken. Raises UsageError."""
+    """Serve until a signal arrives. `on_ready` gets the URL once requests are accepted. Raises UsageError."""
     configuration, _ = _check(options, os.environ)
     if options.workers > 1 and configuration.answers_url is None:
         raise UsageError(
             "several workers keep the answers of calls in PostgreSQL: name a database in the tenants file, "
             "service.answers.url, or use --workers 1"
         )
-    if configuration.answers_url is not None:  # a mistake is reported here, and not by a worker
+    if configuration.answers_url is not None:  # report a mistake here, not in a worker
         asyncio.run(_try_answers(configuration.answers_url))
     os.environ[_OPTIONS] = orjson.dumps(list(options)).decode()
     _bound_log()
@@ -103,19 +103,20 @@ def serve(options: ServiceOptions, on_ready: Callable[[str], None]) -> None:
         host, port = listening.getsockname()[:2]
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)  # uvicorn raises a signal again once all is over
+            signal.signal(number, lambda *_: None)  # uvicorn raises a signal again after the shutdown
         if options.workers == 1:
             _WorkerServer(config, lambda: on_ready(url)).run([listening])
             return
         numbers = stack.enter_context(scratch("metrics"))
         os.environ[METRICS_DIRECTORY] = numbers
-        on_ready(url)  # the socket listens: what comes before the first worker waits in its queue
+        on_ready(url)  # the socket listens: requests before the first worker starts wait in its backlog
         _Workers(config, sockets=[listening]).run()
 
 
 @dataclass
 class _WorkerLife:
-    """The life of a worker: whether it has served, failed starts before it, and when another takes its place."""
+    """The life of a worker: `served` is true if it has been ready, `failures` counts failed starts in a row, `again_at`
+    is when its replacement starts."""
 
     served: bool = False
     failures: int = 0
@@ -123,7 +124,8 @@ class _WorkerLife:
 
 
 class _Workers(Multiprocess):
-    """uvicorn's, which does not give up where a worker cannot start: it is tried again, ever less often."""
+    """uvicorn's supervisor, except that it does not give up if a worker cannot start: it retries at growing
+    intervals."""
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
@@ -146,7 +148,8 @@ class _Workers(Multiprocess):
                 new.start()
 
     def _bury(self, process: Process, life: _WorkerLife) -> float:
-        """Put an end to a worker that has ended, or does not answer. Returns for how long none takes its place."""
+        """Kill and reap a worker that has ended or does not respond. Returns the seconds until its replacement
+        starts."""
         process.kill()
         process.join()
         life.failures = 0 if life.served else life.failures + 1
@@ -168,7 +171,8 @@ class _WorkerServer(uvicorn.Server):
 
 
 def worker() -> Starlette:
-    """The ASGI application of one worker by its environment. Raises UsageError, or ends a worker's own process."""
+    """Return the ASGI application of one worker, configured by its environment. If the configuration is invalid, raises
+    UsageError in the main process and ends a worker process."""
     _bound_log()
     options = ServiceOptions(*orjson.loads(os.environ[_OPTIONS]))
     try:
@@ -186,7 +190,8 @@ def _bound_log() -> None:
 
 
 class _BoundedLog(logging.StreamHandler[Any]):
-    """Writes so many records of one place in the code a minute, and counts the others: clients must not fill a disk."""
+    """Writes a limited number of records per minute and place in the code and counts the others, so that clients cannot
+    fill the disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +217,8 @@ def application(
     artifacts: str,
     kinds: Mapping[str, BackendTool],
 ) -> Starlette:
-    """The ASGI application, with tools of these `kinds`. Nothing is connected before it starts. Raises UsageError."""
+    """Return the ASGI application with tools of these `kinds`. Connects to nothing before it starts. Raises
+    UsageError."""
     urls = endpoints(environ)
     token = environ.get(TOKEN_VARIABLE) or None
     tls: dict[str, TlsContext] = {}
@@ -239,7 +245,7 @@ async def _opened(
     answers_url: str | None, key: bytes, tenants: Sequence[ServedTenant], watchers: Watchers, metrics: Metrics,
     workspace: ServiceClient | None,
 ) -> AsyncIterator[tuple[Answers, Invoker]]:  # fmt: skip
-    """The store of answers and the invoker. At the end services get their last events, and everything is released."""
+    """Provide the answer store and the invoker. On exit, deliver the last events to services and release everything."""
     answers: Answers = MemoryAnswers()
     slots: Slots = LocalSlots()
     if answers_url is not None:  # shared by all workers and services that use the database
@@ -260,12 +266,12 @@ async def _opened(
 
 
 async def _try_answers(url: str) -> None:
-    """Raises UsageError where answers cannot be kept."""
+    """Raise UsageError if answers cannot be recorded."""
     await (await _postgres()[0].open(url)).aclose()
 
 
 def _postgres() -> tuple[type[PostgresAnswers], type[PostgresSlots]]:
-    from agent_host.tool_service.postgres import PostgresAnswers, PostgresSlots  # one worker needs no psycopg
+    from agent_host.tool_service.postgres import PostgresAnswers, PostgresSlots  # psycopg is only for databases
 
     return PostgresAnswers, PostgresSlots
 
@@ -279,13 +285,13 @@ def _check(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configu
 
 
 def _listening(host: str, port: int, backlog: int) -> socket.socket:
-    """Raises UsageError."""
+    """Open the listening socket. Raises UsageError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named asyncio sends small packets at once; without it the body of an answer waits for the
-    # client to confirm its head, which takes 40 ms.
+    # If the protocol is given, asyncio sends small packets immediately; without it, the body of a response waits until
+    # the client acknowledges the head, which takes 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        if sys.platform != "win32":  # there it would let two services have one port
+        if sys.platform != "win32":  # there it would let two services share a port
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen(backlog)
@@ -296,20 +302,20 @@ def _listening(host: str, port: int, backlog: int) -> socket.socket:
     return listening
 
 
-# Which kinds of tools there are: those of this package, and those that installed packages bring.
+# Kinds of tools: those of this package and those of installed packages.
 
 _NEEDED: Final = ("name", "description", "input_schema", "shape", "high_risk", "repeatable", "build")
 
 
 def all_tools() -> dict[str, BackendTool]:
-    """Every kind of tool, by name. Raises UsageError for an entry point that cannot be used."""
+    """Return all kinds of tools by name. Raises UsageError for an entry point that cannot be used."""
     shipped: tuple[BackendTool, ...] = (CloudDbQuery, VaultRead, ObjectRead)
     found = {tool.name: tool for tool in shipped}
     for entry in entry_points(group=ENTRY_POINTS):
         named = f"the backend tool {entry.name} ({entry.value})"
         try:
             tool: BackendTool = entry.load()
-        except Exception as error:  # whatever a package of others raises when it is imported
+        except Exception as error:  # a foreign package may raise anything when it is imported
             raise UsageError(f"{named} cannot be loaded: {type(error).__name__}: {error}") from error
         if isinstance(tool, type):
             raise UsageError(f"{named} is a class: name an instance of it")
@@ -322,12 +328,12 @@ def all_tools() -> dict[str, BackendTool]:
     return found
 
 
-# Connections of clients, bounded in number and in the time that a request may take to arrive.
+# Client connections, limited in number and in the time that a request may take to arrive.
 #
-# uvicorn waits for the rest of a request for as long as its client likes, and takes as many connections as there are
-# descriptors. Here a request has a time to arrive, which grows with what has come of it, and when there are too many
-# connections, the one that has waited longest for its request ends: first of those that have shown no tenant's token.
-# A connection whose call runs is never ended for another.
+# uvicorn waits for the rest of a request without a limit, and accepts as many connections as there are descriptors.
+# Here a request has a deadline, which is extended as bytes arrive. If there are too many connections, the one that has
+# waited longest for its request is ended, and those that have not sent a tenant's token go first. A connection with a
+# running call is never ended for another.
 
 if sys.platform != "win32":
     import resource
@@ -342,15 +348,15 @@ _TOO_LATE: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\nconten
 
 
 class ConnectionRoom(NamedTuple):
-    """The number of connections that a process serves, and how many may wait to be accepted. asyncio accepts all of the
-    latter at once, and fails loudly when it finds no descriptor for one."""
+    """The number of connections that a process serves, and the number that may wait to be accepted. asyncio accepts all
+    waiting ones at once, and logs errors if there is no descriptor for one."""
 
     connections: int
     backlog: int
 
     @classmethod
     def found(cls) -> ConnectionRoom:
-        """The number that the descriptors of this process allow, of which it takes as many as it may."""
+        """Raise the process's descriptor limit as far as useful, and return the numbers that it allows."""
         if sys.platform == "win32":
             return cls(_MAX_CONNECTIONS, _MAX_BACKLOG)
         limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -364,21 +370,21 @@ class ConnectionRoom(NamedTuple):
 
 
 class ServedConnections:
-    """All connections of a process; uvicorn calls it for the protocol of each (`Config.http`)."""
+    """All connections of a process. uvicorn calls it to create the protocol of each (`Config.http`)."""
 
     def __init__(self, most: int, request_s: float = 20.0) -> None:
         self.request_s = request_s
         self._most = most
         self._open: set[_BoundedConnection] = set()
-        # Those that wait for a request, the longest first: without a token so far, and with one.
+        # Connections that wait for a request, longest wait first: those without a token so far, and those with one.
         self._waiting: tuple[dict[_BoundedConnection, None], dict[_BoundedConnection, None]] = ({}, {})
 
     def __call__(self, **parts: Any) -> _BoundedConnection:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return _BoundedConnection(self, **parts)
 
     def enter(self, connection: _BoundedConnection) -> None:
-        """Count a new connection, and end another one, or this, if that makes too many."""
+        """Count a new connection. If there are too many, end the one that has waited longest, or else this one."""
         self._open.add(connection)
         if len(self._open) > self._most:
             oldest = next((one for waiting in self._waiting for one in waiting), connection)
@@ -390,7 +396,7 @@ class ServedConnections:
         self.set_waiting(connection, waiting=False)
 
     def set_waiting(self, connection: _BoundedConnection, *, waiting: bool) -> None:
-        """Note that a connection waits for its next request from now on, or that it does not."""
+        """Record that a connection now waits for its next request, or no longer does."""
         for kind in self._waiting:
             kind.pop(connection, None)
         if waiting and connection in self._open:
@@ -398,7 +404,7 @@ class ServedConnections:
 
 
 class _BoundedConnection(HttpToolsProtocol):
-    """uvicorn's, which ends when a request does not arrive in its time or an answer is not taken."""
+    """uvicorn's protocol, which also ends if a request does not arrive in time or a response is not read."""
 
     has_token = False
 
@@ -447,7 +453,7 @@ class _BoundedConnection(HttpToolsProtocol):
             self._wait()
 
     def pause_writing(self) -> None:
-        super().pause_writing()  # who does not read what was asked for is as one that does not ask
+        super().pause_writing()  # a client that does not read its response is treated as idle
         self._wait()
 
     def resume_writing(self) -> None:
@@ -460,13 +466,13 @@ class _BoundedConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _is_busy(self) -> bool:
-        """True if a request is here as a whole and is not answered yet."""
+        """True if a complete request has arrived and is not answered yet."""
         if self.flow.write_paused:
             return False
         return bool(self.pipeline) or (self._has_begun() and not self.cycle.more_body)
 
     def _has_begun(self) -> bool:
-        """True if the newest request is here, whole or in part, and is not answered yet."""
+        """True if the newest request has arrived, at least in part, and is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
@@ -489,7 +495,7 @@ class _BoundedConnection(HttpToolsProtocol):
         self._all.leave(self)
 
     def _look(self) -> None:
-        """End the connection unless more time is due to it."""
+        """End the connection unless its deadline was extended."""
         unsent, now = self.transport.get_write_buffer_size(), self.loop.time()
         if 0 < unsent < self._unsent:
             self._unsent, self._due = unsent, now + self._all.request_s

@@ -1,5 +1,5 @@
-"""Storage of a call's large outputs (BT, "Data Store"): the Workspace Service, the tenant's bucket for what is larger
-than it takes, or a directory of this machine if no service is named."""
+"""Storage of a call's large outputs (BT, "Data Store"): the Workspace Service, the tenant's bucket for outputs above
+that service's limit, or a local directory if no service is configured."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class ServiceStorage(NamedTuple):
-    """The Workspace Service. What is larger than 50 MiB goes to the tenant's `bucket`, and the service gets an artifact
-    of type text/uri-list that says where it lies: the URI of that one is returned."""
+    """The Workspace Service. An artifact above 50 MiB is uploaded to the tenant's `bucket`, and the service gets an
+    artifact of type text/uri-list that contains its URI; the URI of the latter is returned."""
 
     client: ServiceClient
     bucket: Bucket | None
 
     async def store(self, call: Call, artifact: Artifact) -> str:
-        """The URI of the artifact, once it is stored. Raises ToolFault."""
+        """Store the artifact and return its URI. Raises ToolFault."""
         stored = artifact
         if artifact.size > MAX_ARTIFACT_BYTES:
             if self.bucket is None:
@@ -53,7 +53,7 @@ class ServiceStorage(NamedTuple):
 
 
 class LocalStorage(NamedTuple):
-    """Files below `directory`: TENANT/WORKSPACE/ARTIFACT, each written whole or not at all."""
+    """Files below `directory`: TENANT/WORKSPACE/ARTIFACT, each written atomically."""
 
     directory: str
 
@@ -75,22 +75,23 @@ class LocalStorage(NamedTuple):
 
 
 Storage = ServiceStorage | LocalStorage
-"""Stores what calls of one tenant leave."""
+"""The storage for outputs of one tenant's calls."""
 
 
 def _file_name(name: str) -> str:
-    """A name that is one part of a path: all but letters, digits, dot, minus and underscore become _."""
+    """Return a name that is a single part of a path: characters other than ASCII letters, digits, dot, minus and
+    underscore become _."""
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "._-") else "_" for char in name)
     return safe.lstrip(".")[:120] or "_"
 
 
-# Buckets of S3 and of what speaks its protocol, through boto3 in threads (decision 0062).
+# Buckets of S3 and compatible services, through boto3 in threads (decision 0062).
 #
-# A bucket is reached with the credentials that a tenant's configuration names and no others: what boto3 would find in
-# the environment, in files or from the machine's own role belongs to whoever runs the service.
+# A bucket is accessed only with the credentials of the tenant's configuration: credentials that boto3 would find in the
+# environment, in files or in the machine's role belong to the operator of the service.
 
 PART_BYTES: Final = 8 * 1024 * 1024
-"""A part of a multipart upload; S3 takes none below 5 MiB but the last, and 10,000 of them."""
+"""Size of a part of a multipart upload. S3 accepts up to 10,000 parts, each of at least 5 MiB except the last."""
 _FORBIDDEN: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 _MISSING: Final = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound"})
 
@@ -110,7 +111,7 @@ BUCKET_SHAPE = Record(
 
 
 class Bucket:
-    """One bucket. Connects with the first use; its methods may be called from any task."""
+    """One bucket. Connects at the first use; its methods may be called from any task."""
 
     def __init__(self, settings: BucketSettings) -> None:
         self.settings = settings
@@ -118,12 +119,12 @@ class Bucket:
         self._making = threading.Lock()
 
     async def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
-        """One operation of S3 on the bucket. Raises ToolFault."""
+        """Run an S3 operation on the bucket. Raises ToolFault."""
         return await asyncio.to_thread(self._ask, operation, arguments)
 
     async def upload(self, key: str, content_type: str, pieces: Iterator[bytes]) -> str:
-        """Store what `pieces` gives under `key`, in parts, and return its `s3://` URI. What the pieces raise is raised,
-        and nothing is left in the bucket then. Raises ToolFault."""
+        """Upload `pieces` under `key`, in parts, and return the `s3://` URI. Raises ToolFault, and exceptions of
+        `pieces`; the upload is then aborted."""
         name = self.settings.prefix + key
         begun = await self.ask("create_multipart_upload", Key=name, ContentType=content_type)
         upload_id = begun["UploadId"]
@@ -135,7 +136,7 @@ class Bucket:
                 parts.append({"PartNumber": number, "ETag": sent["ETag"]})
             await self.ask("complete_multipart_upload", Key=name, UploadId=upload_id, MultipartUpload={"Parts": parts})
         except BaseException:
-            # The bucket's own lifecycle rules clear what is left; the first error is the one to tell.
+            # If this fails too, the bucket's lifecycle rules remove the parts; the first error is the one to report.
             with contextlib.suppress(ToolFault):
                 await self.ask("abort_multipart_upload", Key=name, UploadId=upload_id)
             raise
@@ -159,7 +160,7 @@ class Bucket:
             if code in _FORBIDDEN:
                 raise ToolFault(ErrorCode.PERMISSION_DENIED, "the bucket refuses this") from None
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the bucket answered with an error ({code})") from None
-        except (BotoCoreError, ValueError) as error:  # their text may have the endpoint in it, which is configuration
+        except (BotoCoreError, ValueError) as error:  # their text may contain the endpoint, which is configuration
             message = f"the bucket cannot be reached ({type(error).__name__})"
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, message) from None
         return answer
@@ -189,7 +190,7 @@ def _client_of(settings: BucketSettings) -> Any:
         "s3",
         region_name=settings.region,
         endpoint_url=settings.endpoint,
-        # An empty key keeps boto3 from looking for others; without one requests are not signed.
+        # A placeholder key keeps boto3 from looking for credentials; without a configured key, requests are not signed.
         aws_access_key_id=settings.access_key_id or "none",
         aws_secret_access_key=settings.secret_access_key or "none",
         aws_session_token=settings.session_token,
@@ -198,7 +199,7 @@ def _client_of(settings: BucketSettings) -> Any:
 
 
 def _next_part(pieces: Iterator[bytes]) -> bytes:
-    """At least PART_BYTES of what `pieces` gives, less at its end."""
+    """Read at least PART_BYTES from `pieces`, or fewer at its end."""
     held = bytearray()
     for piece in pieces:
         held += piece

@@ -1,4 +1,4 @@
-"""The tenants of a running service: who sends a request, and the tenant's own tools, limits and storage."""
+"""The tenants of a running service: authentication of requests, and each tenant's tools, limits and storage."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _BEARER: Final = "bearer "
 
 
 class TenantTool(NamedTuple):
-    """A tool of a tenant: what it is, what runs it, what judges its arguments."""
+    """A tool of a tenant: its kind, its running instance, and the validator of its arguments."""
 
     kind: BackendTool
     running: RunningTool
     judge: Judge
 
     def to_wire(self) -> dict[str, Any]:
-        """As GET /tools has it."""
+        """Return the tool as GET /tools lists it."""
         return {
             "toolName": self.kind.name,
             "description": self.kind.description,
@@ -63,12 +63,12 @@ class TenantTool(NamedTuple):
 
 
 class ServedTenant:
-    """A tenant that is served. Raises UsageError for a tool that cannot be built from its configuration."""
+    """A served tenant. Raises UsageError for a tool that cannot be built from its configuration."""
 
     def __init__(self, tenant: Tenant, kinds: Mapping[str, BackendTool], key: bytes, storage: StorageOf) -> None:
         self.name = tenant.name
         self.limits = tenant.limits
-        # Digests have one length: comparing them tells nothing of a token, not even how long it is.
+        # Digests have the same length, so comparing them reveals nothing about a token, not even its length.
         self.digest = _digest(tenant.token)
         self.admission: Admission
         self._bucket = None if tenant.bucket is None else Bucket(tenant.bucket)
@@ -85,11 +85,11 @@ class ServedTenant:
                 raise UsageError(f"the tool {name} of the tenant {tenant.name} cannot be used: {error}") from None
 
     def open(self, slots: Slots) -> None:
-        """Take calls, which hold `slots` while they run."""
+        """Accept calls, which occupy `slots` while they run."""
         self.admission = Admission(self.name, self.limits, slots)
 
     async def aclose(self) -> None:
-        """Release what the tenant's tools hold."""
+        """Release the resources of the tenant's tools."""
         for tool in self.tools.values():
             await tool.running.aclose()
         if self._bucket is not None:
@@ -110,7 +110,8 @@ class ServedTenant:
 
 
 def find_tenant(tenants: Iterable[ServedTenant], authorization: str | None) -> ServedTenant:
-    """The tenant whose token an Authorization header has, each compared in constant time. Raises Refusal 401."""
+    """Return the tenant whose token is in the Authorization header; all are compared in constant time. Raises
+    HttpRefusal 401."""
     found: ServedTenant | None = None
     if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
         sent = _digest(authorization[len(_BEARER) :].strip())
@@ -126,28 +127,28 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
-# Handles of secrets: what a model holds in place of a value. A handle names secret, version and tenant under a MAC,
-# so that it opens for its tenant alone and nobody can make one up.
+# Handles of secrets, which a model gets in place of values. A MAC covers the handle's secret, version and tenant, so a
+# handle works only for its tenant and cannot be forged.
 
 PREFIX: Final = "secret:"
 _MAX_CHARS: Final = 4096
 
 
 class Handles:
-    """Makes and reads the handles of one tenant. `key` is the service's key of grants, from which one for handles is
-    derived, so that neither can stand for the other."""
+    """Creates and reads the handles of one tenant. `key` is the service's key of grants; the key of handles is derived
+    from it, so that neither can be used as the other."""
 
     def __init__(self, key: bytes, tenant: str) -> None:
         self._key = hmac.new(key, b"agent-host secret handles", hashlib.sha256).digest()
         self._tenant = tenant
 
     def seal(self, name: str, version: int) -> str:
-        """The handle of a version of a secret."""
+        """Return the handle of a version of a secret."""
         payload = base64.urlsafe_b64encode(orjson.dumps([name, version])).rstrip(b"=").decode()
         return f"{PREFIX}{payload}.{self._mac(payload)}"
 
     def unseal(self, handle: str) -> tuple[str, int]:
-        """Open a handle of this tenant: a secret's name and version. Raises ToolFault for any other text."""
+        """Return the name and version of the secret of this tenant's handle. Raises ToolFault for any other text."""
         payload, _, mac = handle.removeprefix(PREFIX).partition(".")
         right = handle.isascii() and handle.startswith(PREFIX) and len(handle) <= _MAX_CHARS
         if not right or not hmac.compare_digest(mac, self._mac(payload)):
@@ -156,7 +157,7 @@ class Handles:
         return name, version
 
     def _mac(self, payload: str) -> str:
-        # The tenant is of a length of its own before the payload: no two pairs give one text.
+        # The tenant is prefixed with its length, so no two pairs of tenant and payload have the same text.
         text = b"%d:%s:%s" % (len(self._tenant.encode()), self._tenant.encode(), payload.encode())
         return hmac.new(self._key, text, hashlib.sha256).hexdigest()
 
@@ -165,8 +166,8 @@ class Handles:
 #
 #     {tenants: {NAME: {token, tools: {TOOL: {…}}, limits?: {…}, bucket?: {…}}}, service?: {answers?: {url}}}
 #
-# Every value may be {env: VARIABLE} or {file: PATH} in place of the text. What is wrong is told by its path; no value
-# of the file is ever quoted.
+# {env: VARIABLE} or {file: PATH} may replace any value. Problems are reported by their path in the file; no value of
+# the file is ever quoted.
 
 _MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 _MAX_SECRET_BYTES: Final = 64 * 1024
@@ -175,7 +176,7 @@ _LEAST_TOKEN: Final = 16
 
 
 class Tenant(NamedTuple):
-    """The configuration of one tenant, values resolved."""
+    """The configuration of one tenant, with values resolved."""
 
     name: str
     token: str
@@ -185,7 +186,7 @@ class Tenant(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """The tenants, by name; `answers_url` is the PostgreSQL database that keeps the answers of several workers."""
+    """The tenants by name; `answers_url` is the PostgreSQL database for the answers of several workers."""
 
     tenants: Mapping[str, Tenant]
     answers_url: str | None = None
@@ -216,8 +217,8 @@ _FILE = Record(
 
 
 def read_configuration(path: str, environ: Mapping[str, str], tools: Mapping[str, BackendTool]) -> Configuration:
-    """Read the file at `path`; paths of {file: PATH} are relative to its directory. Raises UsageError with every
-    problem by its path in the file, and no value."""
+    """Read the file at `path`; paths of {file: PATH} are relative to its directory. Raises UsageError that lists every
+    problem by its path in the file, without values."""
     content = _content(path)
     problems: list[str] = []
     resolved = _Resolver(environ, os.path.dirname(os.path.abspath(path)), problems).resolve(content, "", 0)
@@ -232,7 +233,7 @@ def read_configuration(path: str, environ: Mapping[str, str], tools: Mapping[str
 
 
 def strip_values(shape: Shape, value: Any, path: str) -> list[str]:
-    """The problems with a value, without the value itself."""
+    """Return the problems of a value, without the value itself."""
     if shape.fits(value):
         return []
     return [f"{one.path or 'it'}: {one.text.partition(', not ')[0]}" for one in shape.problems(value, path)]
@@ -250,21 +251,21 @@ def _content(path: str) -> Any:
         data = data.removeprefix(BOM_UTF8)
         return tomllib.loads(data.decode()) if path.endswith(".toml") else json_text.loads(data)
     except (ValueError, RecursionError) as error:
-        # The message of a parser quotes what it could not read.
+        # A parser's message quotes the text that it could not read.
         where = f"line {error.lineno}" if isinstance(error, orjson.JSONDecodeError) else "see a TOML checker"
         kind = "TOML" if path.endswith(".toml") else "JSON"
         raise UsageError(f"the tenants file {path} is not {kind} ({where})") from None
 
 
 class _Resolver(NamedTuple):
-    """Puts values in the place of {env: VARIABLE} and {file: PATH}."""
+    """Replaces {env: VARIABLE} and {file: PATH} by their values."""
 
     environ: Mapping[str, str]
     directory: str
     problems: list[str]
 
     def resolve(self, value: Any, path: str, level: int) -> Any:
-        """`value`, resolved; what cannot be is among the problems, and comes as it is."""
+        """Return `value`, resolved. A part that cannot be resolved is added to the problems and returned unchanged."""
         if level > _MAX_LEVELS:
             self.problems.append(f"{path}: has too many levels")
             return value
@@ -299,7 +300,8 @@ class _Resolver(NamedTuple):
 
 
 def _cross_check(tenants: Mapping[str, Mapping[str, Any]], tools: Mapping[str, BackendTool]) -> list[str]:
-    """Problems that no shape sees: tokens that two tenants share or no header carries, tools that are not there."""
+    """Return problems that shapes do not detect: tokens that two tenants share or that no header can contain, and
+    unknown tools."""
     problems: list[str] = []
     holders: dict[str, str] = {}
     for name, tenant in tenants.items():

@@ -1,8 +1,8 @@
-"""A backend tool as the service sees it. Packages bring more of them by the entry point group
-`agent_host.backend_tools`: each entry names one `BackendTool`.
+"""The interface of a backend tool. Packages add tools through the entry point group `agent_host.backend_tools`: each
+entry names one `BackendTool`.
 
-A tool is built once for each tenant that configures it, from that tenant's configuration and nothing else: no call can
-reach what another tenant has.
+A tool is built once for each tenant that configures it, and only from that tenant's configuration, so that no call can
+access another tenant's resources.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BucketSettings(NamedTuple):
-    """A bucket and how it is reached. Without `access_key_id` it is read as anybody may. Keys begin with `prefix`."""
+    """A bucket and its access settings. Without `access_key_id`, access is anonymous. Keys begin with `prefix`."""
 
     bucket: str
     endpoint: str | None = None
@@ -35,9 +35,9 @@ class BucketSettings(NamedTuple):
 
 
 class TenantLimits(NamedTuple):
-    """Limits of a tenant. So many calls run at once, over all workers that share a database, and wait in each worker;
-    so large is a request, so long does a call take. Text above `max_inline_bytes` is stored, and cut in the answer;
-    what a call stores has at most `max_stored_bytes` in all."""
+    """Limits of a tenant. `max_concurrent` calls run at once, across all workers that share a database, and
+    `max_queued` wait in each worker. `max_request_bytes` limits a request and `timeout_s` a call. Text above
+    `max_inline_bytes` is stored, and cut in the answer; a call stores at most `max_stored_bytes` in total."""
 
     max_concurrent: int = 32
     max_queued: int = 256
@@ -48,7 +48,7 @@ class TenantLimits(NamedTuple):
 
 
 def as_fields(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of the tenants file by the names that fields have here: `max_rows` for `maxRows`."""
+    """Return settings of the tenants file under the names of fields: `max_rows` for `maxRows`."""
     return {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): one for name, one in value.items()}
 
 
@@ -56,7 +56,7 @@ ENTRY_POINTS = "agent_host.backend_tools"
 
 
 class ToolFault(Exception):
-    """The call has failed; the model reads `message`, which quotes no configuration. `code` is an ErrorCode."""
+    """A failure of a call. The model reads `message`, which quotes no configuration. `code` is an ErrorCode."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -65,7 +65,7 @@ class ToolFault(Exception):
 
 
 class Call(NamedTuple):
-    """One invocation, checked: arguments fit the tool's schema, the grant names the tool. It may take `timeout_s`."""
+    """One checked invocation: the grant allows the tool, and the arguments fit its schema. It may take `timeout_s`."""
 
     tenant: str
     session_id: str
@@ -80,8 +80,8 @@ class Call(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Text for the model, and what is stored in the Workspace Service. Text beyond the tenant's limit is stored as
-    well, and cut in the answer. The service closes the artifacts."""
+    """Text for the model, and artifacts to store in the Workspace Service. Text above the tenant's limit is stored too,
+    and cut in the answer. The service closes the artifacts."""
 
     text: str
     artifacts: tuple[Artifact, ...] = ()
@@ -91,15 +91,15 @@ class RunningTool(Protocol):
     """A tool of one tenant, ready for calls."""
 
     async def run(self, call: Call) -> Output:
-        """Run one call; any number at once. Raises ToolFault for what the model should read."""
+        """Run one call; any number may run at once. Raises ToolFault for errors that the model should read."""
 
     async def aclose(self) -> None:
-        """Release what the tool holds."""
+        """Release the tool's resources."""
 
 
 class TenantServices(NamedTuple):
-    """The means of a tenant's tool besides its own configuration: `secret` gives a value of the vault by name, `opened`
-    one by its handle, with the name; both raise ToolFault. `sealed` makes a handle of a version of a secret."""
+    """Services for a tenant's tool: `secret` returns a value of the vault by name, `opened` the name and value for a
+    handle; both raise ToolFault. `sealed` creates a handle of a version of a secret."""
 
     tenant: str
     secret: Callable[[str], Awaitable[str]]
@@ -109,15 +109,15 @@ class TenantServices(NamedTuple):
 
 
 class OpenedSecret(NamedTuple):
-    """The secret behind a handle."""
+    """The secret that a handle refers to."""
 
     name: str
     value: str
 
 
 class BackendTool(Protocol):
-    """A kind of tool. `shape` is what its configuration has to look like, values resolved. A `high_risk` tool's calls
-    are reported to the Audit Service. With `repeatable`, a call that was cut off may be run again."""
+    """A kind of tool. `shape` is the shape of its configuration with values resolved. Calls of a `high_risk` tool are
+    reported to the Audit Service. If `repeatable`, an interrupted call may run again."""
 
     @property
     def name(self) -> str: ...  # noqa: D102  see the class
@@ -138,14 +138,15 @@ class BackendTool(Protocol):
     def repeatable(self) -> bool: ...  # noqa: D102  see the class
 
     def build(self, configuration: Mapping[str, Any], services: TenantServices) -> RunningTool:
-        """The tool of one tenant. Connects to nothing. Raises ValueError, whose text quotes no configuration."""
+        """Build the tool for one tenant without connecting to anything. Raises ValueError, whose text quotes no
+        configuration."""
 
 
-# Errors before a tool runs, with the error body of all services: {code, message, retryable, details?}.
+# Errors before a tool runs, with the common error body of the services: {code, message, retryable, details?}.
 
 
 class HttpRefusal(Exception):
-    """A request that is answered with an error. `retry_after_s` goes into Retry-After."""
+    """An error response to a request. `retry_after_s` is the value of Retry-After."""
 
     def __init__(self, status: int, code: ErrorCode, message: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(message)
@@ -156,15 +157,15 @@ class HttpRefusal(Exception):
 
 
 def database_is_away() -> HttpRefusal:
-    """The refusal of what must not run while nobody counts it."""
+    """Return the refusal of a call that must not run while the database is unreachable."""
     return HttpRefusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)
 
 
-# Results of databases, within caps, as JSON for the model.
+# Database results, within caps, as JSON for the model.
 
 
 class Caps(NamedTuple):
-    """Caps on a query's rows: rows, bytes of their text, characters of one field; and how long it may run."""
+    """Limits of a query: number of rows, bytes of their text, characters of one field, and run time."""
 
     max_rows: int = 1000
     max_bytes: int = 1024 * 1024
@@ -173,16 +174,17 @@ class Caps(NamedTuple):
 
     @classmethod
     def read(cls, value: Mapping[str, Any]) -> Caps:
-        """From the tenants file."""
+        """Return the caps in a connection's settings of the tenants file."""
         return cls(**{name: one for name, one in as_fields(value).items() if name in cls._fields})
 
     def field_chars(self, columns: int) -> int:
-        """The number of characters of a field to ask for, so that a row of so many columns stays within `max_bytes`."""
+        """Return the number of characters to request per field, so that a row of `columns` fields stays within
+        `max_bytes`."""
         return max(64, min(self.max_field_chars, self.max_bytes // (4 * max(columns, 1))))
 
 
 class Table:
-    """Rows as they come, up to the caps."""
+    """The rows of a result, up to the caps."""
 
     def __init__(self, columns: Sequence[str], caps: Caps) -> None:
         self.columns = list(columns)
@@ -193,7 +195,7 @@ class Table:
         self._field_chars = caps.field_chars(len(columns))
 
     def add(self, row: Sequence[Any]) -> bool:
-        """Take a row; False where there is no room for it, nor for any other."""
+        """Add a row; False if a cap is reached and no more rows fit."""
         if len(self.rows) >= self._caps.max_rows:
             self.truncated = True
             return False
@@ -206,7 +208,8 @@ class Table:
         return True
 
     def output(self, secrets: Mapping[str, str]) -> Output:
-        """{columns, rows, rowCount, truncated} as JSON; `secrets` are values that were given, by what replaces each."""
+        """Return {columns, rows, rowCount, truncated} as JSON; `secrets` maps secret values that were passed in to
+        their replacements."""
         value = {"columns": self.columns, "rows": self.rows, "rowCount": len(self.rows), "truncated": self.truncated}
         if secrets:
             value = replace_secrets(value, secrets)
@@ -219,7 +222,7 @@ class Table:
 
 
 def replace_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
-    """`value` with each secret replaced, wherever a text has it."""
+    """Return `value` with each secret replaced in every text."""
     if isinstance(value, str):
         for secret, said in secrets.items():
             value = value.replace(secret, said)

@@ -1,7 +1,7 @@
-"""The tools that come with the service.
+"""The built-in tools of the service.
 
-`CloudDbQuery` is read-only SQL on the databases that a tenant has configured, PostgreSQL or SQLite by the URL's scheme;
-`ObjectRead` reads and lists objects of S3; `VaultRead` gives handles for secrets of HashiCorp Vault.
+`CloudDbQuery` runs read-only SQL on the databases that a tenant has configured, PostgreSQL or SQLite by the URL's
+scheme; `ObjectRead` reads and lists objects of S3; `VaultRead` returns handles for secrets of HashiCorp Vault.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
-    """The JSON schema of an object with these properties and no others."""
+    """Return the JSON schema of an object with these properties and no others."""
     head = {"type": "object", "properties": properties, "required": list(required)}
     return {**head, **more, "additionalProperties": False}
 
@@ -83,7 +83,7 @@ class _Database(NamedTuple):
 
 
 class ShippedTool:
-    """A tool of this package: the class is the `BackendTool`, and an instance the tool of one tenant."""
+    """A built-in tool: the class is the `BackendTool`, and an instance is the tool of one tenant."""
 
     high_risk: ClassVar = True
     repeatable: ClassVar = True
@@ -124,7 +124,7 @@ class CloudDbQuery(ShippedTool):
         parameters = [await self._parameter(value, connection, secrets) for value in given]
         try:
             table = await connection.database.query(call.arguments["query"], parameters, connection.caps)
-        except ToolFault as fault:  # a database may quote what it was given
+        except ToolFault as fault:  # a database may quote its parameters
             raise ToolFault(fault.code, replace_secrets(fault.message, secrets)) from None
         return table.output(secrets)
 
@@ -144,7 +144,7 @@ class CloudDbQuery(ShippedTool):
 
 
 def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -> _Database:
-    """Raises ValueError, with no value in its text."""
+    """Return a connection's database, caps and secrets. Raises ValueError, with no value in its text."""
     url, caps = value["url"], Caps.read(value)
     secrets = frozenset(value.get("secrets", ()))
     if isinstance(url, str) and url.startswith("sqlite:"):
@@ -154,7 +154,7 @@ def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -
         return _Database(SqliteDatabase("/" + path.lstrip("/")), caps, secrets)
     if isinstance(url, str) and not url.startswith(("postgresql:", "postgres:")):
         raise ValueError(f"connections.{name}.url: must begin with postgresql: or sqlite:")
-    # Imported with the first such connection: psycopg takes 60 ms, and who has SQLite alone need not have it.
+    # Imported for the first such connection: psycopg takes 60 ms, and is not needed for SQLite alone.
     from agent_host.tool_service.postgres_query import PostgresDatabase
 
     async def conninfo() -> str:
@@ -169,12 +169,11 @@ def _connection(name: str, value: Mapping[str, Any], services: TenantServices) -
 
 
 async def _reveal(value: Any, services: TenantServices) -> str:
-    """A text of the configuration, or the secret of the tenant's vault that it names."""
+    """Return a text of the configuration, or the value of the vault's secret that it names."""
     return value if isinstance(value, str) else await services.secret(value["vault"])
 
 
-# One read-only query on an SQLite file: opened read-only, with an authorizer that lets reading through and nothing
-# else.
+# One read-only query on an SQLite file, which is opened read-only, with an authorizer that permits only reading.
 
 _READING: Final = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -184,21 +183,21 @@ _STEPS_BETWEEN_LOOKS: Final = 1000
 
 
 class SqliteDatabase:
-    """One file of a tenant. Each query opens it anew, in a thread."""
+    """One database file of a tenant. Each query opens it again, in a thread."""
 
     def __init__(self, path: str) -> None:
         self._uri = f"file:{quote(os.path.abspath(path))}?mode=ro"
 
     async def query(self, text: str, parameters: Sequence[Any], caps: Caps) -> Table:
-        """The rows of a query. Raises ToolFault."""
+        """Run a query and return its rows. Raises ToolFault."""
         stopped = threading.Event()
         try:
             return await asyncio.to_thread(self._query, text, parameters, caps, stopped)
         finally:
-            stopped.set()  # the thread of a call that nobody waits for any more ends soon
+            stopped.set()  # ends the thread of a cancelled call soon
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resources are kept."""
 
     def _query(self, text: str, parameters: Sequence[Any], caps: Caps, stopped: threading.Event) -> Table:
         until = time.monotonic() + caps.timeout_s
@@ -250,7 +249,7 @@ def _fault(error: sqlite3.Error) -> ToolFault:
     return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the database says: {error}")
 
 
-# `ObjectRead`: objects of S3, read and listed. Text of moderate size comes with the answer, anything else is stored.
+# `ObjectRead`: reads and lists objects of S3. Text up to 64 KiB is part of the answer, anything else is stored.
 
 _INLINE_BYTES: Final = 64 * 1024
 _MAX_OBJECT_BYTES: Final = 512 * 1024 * 1024
@@ -269,7 +268,7 @@ _OBJECTS_SCHEMA: Final = _object(
 
 
 class ObjectRead(ShippedTool):
-    """The stores of one tenant. Keys are below each store's `prefix`, and cannot leave it: S3 knows no `..`."""
+    """The stores of one tenant. Keys are below each store's `prefix` and cannot leave it, because S3 has no `..`."""
 
     name: ClassVar = "ObjectRead"
     description: ClassVar = (
@@ -333,7 +332,7 @@ async def _list(store: Bucket, beginning: str) -> Output:
 
 
 def _spool(body: Any, size: int) -> bytes | StoredFile:
-    """The content: in memory where it is small, else in a file without a name. Raises ToolFault."""
+    """Read the content, into memory if it is small, else into an unnamed file. Raises ToolFault."""
     from botocore.exceptions import BotoCoreError
     from urllib3.exceptions import HTTPError
 
@@ -352,8 +351,8 @@ def _spool(body: Any, size: int) -> bytes | StoredFile:
         raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, message) from None
 
 
-# `VaultRead`: secrets of HashiCorp Vault's KV version 2, as handles. A value never enters a result: a handle is
-# resolved where it is used, by a parameter of `CloudDbQuery` or by the tenant's own connection settings.
+# `VaultRead`: secrets of HashiCorp Vault's KV version 2, as handles. Results never contain a value: handles are
+# resolved as parameters of `CloudDbQuery`, and a tenant's connection settings may name secrets of its vault.
 
 _MAX_ANSWER_BYTES: Final = 1024 * 1024
 _SECRETS_SCHEMA: Final = _object(
@@ -370,7 +369,7 @@ _SECRETS_SCHEMA: Final = _object(
 
 
 class VaultRead(ShippedTool):
-    """The vault of one tenant. Only what `names` lists is ever asked for: exact names, `path` or `path#field`."""
+    """The vault of one tenant. Only secrets listed in `names` are requested: exact names, `path` or `path#field`."""
 
     name: ClassVar = "VaultRead"
     description: ClassVar = (
@@ -408,7 +407,7 @@ class VaultRead(ShippedTool):
         return Output(orjson.dumps({"name": name, "version": version, "handle": handle}).decode())
 
     async def value(self, name: str, version: int | None) -> str:
-        """The value of a secret, its newest version or the one named. Raises ToolFault."""
+        """Return the value of a secret in the given version, or the newest. Raises ToolFault."""
         return (await self._read(name, version))[0]
 
     async def aclose(self) -> None:
@@ -417,7 +416,7 @@ class VaultRead(ShippedTool):
             await self._http.aclose()
 
     async def _read(self, name: str, version: int | None) -> tuple[str, int]:
-        """The value and the version of a secret. Raises ToolFault."""
+        """Return the value and the version of a secret. Raises ToolFault."""
         if name not in self._names:
             message = "the tenant's vault has no secret of this name that may be used"
             raise ToolFault(ErrorCode.PERMISSION_DENIED, message)
@@ -449,7 +448,7 @@ class VaultRead(ShippedTool):
                     if len(body) > _MAX_ANSWER_BYTES:
                         raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault's answer is too large")
                 return response.status_code, bytes(body)
-        except (http.httpx.RequestError, TimeoutError):  # their text has the address in it, which is configuration
+        except (http.httpx.RequestError, TimeoutError):  # their text contains the address, which is configuration
             raise ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault cannot be reached") from None
 
 
@@ -459,7 +458,7 @@ def _client_of(address: str) -> http.httpx.AsyncClient:
 
 
 def _secret_of(body: bytes, field: str) -> tuple[str, int]:
-    """{"data": {"data": {field: value}, "metadata": {"version": n}}}. Raises ToolFault."""
+    """Read {"data": {"data": {field: value}, "metadata": {"version": n}}}. Raises ToolFault."""
     wrong = ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the vault's answer is not that of a KV version 2 store")
     try:
         data = json_text.loads(body)["data"]
