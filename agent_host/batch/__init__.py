@@ -1,6 +1,6 @@
-"""Batches: many tasks, each as a session of its own, that are begun, retried and resumed until each has ended.
+"""Batches: many tasks, each in its own session, that are started, retried and resumed until all have ended.
 
-The tasks are JSON Lines or CSV, read and checked here as a whole before anything runs (interface, "Batch").
+The tasks are JSON Lines or CSV, all read and checked here before anything runs (interface, "Batch").
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_BYTES: Final = 256 * 1024**2
 _MOST_TASKS: Final = 100_000
 _ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 _FOLDS_CASE: Final = sys.platform in ("win32", "darwin")
-"""There two ids that differ in case alone would share the file of a patch."""
+"""On these systems, ids that differ only in case would share a patch file."""
 _ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@^~{}-]{0,199}")
@@ -46,7 +46,7 @@ _SHAPE: Final = Record(
 
 
 class Source(NamedTuple):
-    """The origin of a workspace: a directory or an archive by its absolute path, or a git URL with its revision."""
+    """The origin of a workspace: the absolute path of a directory or an archive, or a git URL with its revision."""
 
     kind: Kind
     place: str
@@ -54,8 +54,8 @@ class Source(NamedTuple):
 
 
 class BatchTask(NamedTuple):
-    """One task. `policy` is a name or an absolute path and narrows the batch's; limits that are None are the batch's.
-    `setup` and `check` are shell lines, "" for none."""
+    """One task. `policy` is a name or an absolute path and narrows the batch's policy. Limits that are None default to
+    the batch's. `setup` and `check` are shell commands, "" for none."""
 
     id: str
     prompt: str
@@ -70,18 +70,18 @@ class BatchTask(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 of prompt, workspace and policy, which stays as long as the id means the same task."""
+        """The SHA-256 of prompt, workspace and policy, which is stable as long as the id means the same task."""
         parts = [self.prompt, *self.workspace, self.policy, content_hash(self.policy) if self.policy else ""]
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
     @property
     def key(self) -> str:
-        """16 hex digits of the SHA-256 of the id, for names that any disk takes."""
+        """16 hex digits of the SHA-256 of the id, for file names that are valid on every system."""
         return hashlib.sha256(self.id.encode()).hexdigest()[:16]
 
 
 def content_hash(policy: str) -> str:
-    """The SHA-256 of a policy file; "" for the name of a built-in, and for a file that cannot be read now."""
+    """Return the SHA-256 of a policy file; "" for the name of a built-in policy and for an unreadable file."""
     if not names_file(policy):
         return ""
     try:
@@ -92,8 +92,8 @@ def content_hash(policy: str) -> str:
 
 
 def read_tasks(path: str) -> list[BatchTask]:
-    """The tasks of a file; paths in it are relative to its directory. Raises UsageError with every line that is wrong,
-    and for directories, archives and policies that are not there."""
+    """Return the tasks of a file; paths in it are relative to its directory. Raises UsageError that lists every invalid
+    line; missing directories, archives and policies are invalid too."""
     try:
         with open(path, "rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -131,7 +131,7 @@ def _checked(rows: Iterable[tuple[int, Any]], base: str) -> tuple[list[BatchTask
 
 
 def _task(row: Mapping[str, Any], base: str, wrong: list[str]) -> BatchTask | None:
-    """The task of a row of the right shape; what is wrong with its values is put into `wrong`."""
+    """Return the task of a row of the right shape. Problems with its values are added to `wrong`."""
     limits = row.get("limits", {})
     if not _ID.fullmatch(row["id"]):
         wrong.append("id must be 1 to 100 of A-Z, a-z, 0-9, _, . and -")
@@ -192,7 +192,7 @@ def _git_problem(url: str, revision: str) -> str | None:
 
 
 def _json_rows(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The number of each line with its value, or with what is wrong with it."""
+    """Yield the number of each line with its value, or with its problem as a text."""
     for line, text in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if text.strip():
             try:
@@ -202,7 +202,7 @@ def _json_rows(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _csv_rows(data: bytes) -> Iterator[tuple[int, Any]]:
-    """As `_json_rows`. A cell that is empty is a field that is not there; `limits` has JSON."""
+    """Do as `_json_rows` does. An empty cell is an absent field; `limits` contains JSON."""
     reader = csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace"), newline=""), strict=True)
     try:
         for row in reader:

@@ -1,14 +1,15 @@
-"""The engines of a batch: processes of this machine, started as other clients' sessions are, or of a Ray cluster.
+"""The engines of a batch: local processes, started as other clients' sessions are, or processes on a Ray cluster.
 
-On a cluster each process is the child of a Ray task, which holds its standard input: a worker or a node that is lost
-takes the process along. Keys are those of each node: nothing but options is sent, and a task's name is the id of the
-batch's task. How a node has the session and its workspace is a setting:
+On a cluster each process is the child of a Ray task, which keeps its standard input open: if the worker or node is
+lost, the process ends. API keys are each node's own: only options are sent, and a Ray task's name is the id of the
+batch's task. A setting selects how a node gets the session and its workspace:
 
-- `shared`: the state directory and the batch's are shared by all nodes. The session of a lost process is resumed where
-  it was. An id is taken up only when its lock can be had, so the engine first proves that a lock of one node is one on
-  another.
-- `objects`: a node gets the session and its workspace through Ray's object store, and gives them back when the process
-  has ended (`workspaces.Parcel`). The session of a lost process goes on from where the last one that ended has left it.
+- `shared`: all nodes share the state directory and the batch's directory. The session of a lost process is resumed
+  where it was. A session is resumed only if its lock is free, so the engine first verifies that a lock taken on one
+  node is effective on another.
+- `objects`: a node gets the session and its workspace through Ray's object store, and returns them when the process has
+  ended (`workspaces.Parcel`). The session of a lost process continues from the state that the last completed process
+  returned.
 """
 
 from __future__ import annotations
@@ -37,21 +38,22 @@ if TYPE_CHECKING:
 
 _LAST_WORDS: Final = 4096
 _CHUNK: Final = 16 * 1024**2
-"""Bytes of a parcel that are one object."""
+"""Bytes of a parcel per Ray object."""
 _STOP_LOOKS_S: Final = 0.5
 _UNPACKED_BADLY: Final = (*UNUSABLE, StateError)
 _QUIET: Final = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 
 
 class LocalEngine(NamedTuple):
-    """An `Engine` of this machine; `starter` starts its processes, which end with their standard input."""
+    """An `Engine` that runs local processes; `starter` starts them, and they end when their standard input is
+    closed."""
 
     starter: Starter
 
     async def run(
         self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel | None = None
     ) -> ProcessEnd:
-        """See Engine; nothing has to be sent."""
+        """See Engine; the parcel is not needed."""
         del parcel
         try:
             process = await self.starter.start(arguments, environment=dict(os.environ), directory=directory)
@@ -76,7 +78,7 @@ class LocalEngine(NamedTuple):
 
 
 async def _output_of(process: SessionProcess) -> bytes:
-    """Read all that the process writes; more than a result can have ends the process."""
+    """Read the process's output; more than a result can have kills the process."""
     output = bytearray()
     while piece := await process.reader.read(1 << 20):
         output += piece
@@ -87,9 +89,11 @@ async def _output_of(process: SessionProcess) -> bytes:
 
 
 class RayEngine:
-    """An `Engine` on the cluster that RAY_ADDRESS names, else on one that is started here, whose dashboard is on
-    127.0.0.1 only. Nodes share the state directory of `depot`, unless they get `parcels`. Raises UsageError without
-    Ray, and where the nodes should share the directory with its locks, and do not. `batch_id` is that of the batch."""
+    """An `Engine` on the cluster that RAY_ADDRESS names, else on a cluster started here, whose dashboard listens only
+    on 127.0.0.1. Nodes share the state directory of `depot` unless they get `parcels`. Raises UsageError if Ray is
+    missing, if there is no cluster, or if the nodes must share the directory and its locks but do not. `batch_id` is
+    the batch's id.
+    """
 
     def __init__(self, *, jobs: int, depot: Depot, parcels: bool, batch_id: str) -> None:
         os.environ.update({name: os.environ.get(name, value) for name, value in _QUIET.items()})
@@ -106,10 +110,10 @@ class RayEngine:
             quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
             try:
                 ray.init(dashboard_host="127.0.0.1", **quiet, **own)
-            except (OSError, ValueError, RuntimeError, RayError) as error:  # no cluster there, or none can be started
+            except (OSError, ValueError, RuntimeError, RayError) as error:  # no cluster, or none can be started
                 raise UsageError(f"--engine ray: {one_line(str(error), 500)}") from error
         cores = float(ray.cluster_resources().get("CPU", 1.0))
-        # Sessions wait for a model most of the time: the jobs that were asked for are to fit.
+        # Sessions mostly wait for a model, so each reserves only as much CPU as lets all jobs run at once.
         share = min(1.0, cores / jobs)
         self._run = ray.remote(num_cpus=share, max_retries=0)(_run)
         self._run_away = ray.remote(num_cpus=share, max_retries=0, num_returns="streaming")(_run_away)
@@ -137,14 +141,14 @@ class RayEngine:
             return ProcessEnd(*await asyncio.shield(asyncio.ensure_future(_result_of(running))))
         except asyncio.CancelledError:
             self._ray.cancel(running)
-            with contextlib.suppress(self._failed, KeyboardInterrupt):  # which is how it ends
+            with contextlib.suppress(self._failed, KeyboardInterrupt):  # raised when a task is cancelled
                 await _result_of(running)
             raise
         except self._failed as error:
             raise EngineFailed(f"{name}: {type(error).__name__}: its worker or node was lost") from error
 
     async def _send(self, name: str, arguments: list[str], directory: str, parcel: Parcel) -> ProcessEnd:
-        """Run a process on a node that gets what it needs, and gives it back."""
+        """Run a process on a node, which gets the parcel and returns it."""
         sent = _Sent()
         depot = self._depot
         away = _Away(arguments, directory, parcel, depot.directory, depot.state_dir, self._marks, self._mark)
@@ -160,7 +164,7 @@ class RayEngine:
                 with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
                     if sent.node:
                         await self._stop_away.options(scheduling_strategy=self._at(sent.node)).remote(away.stop_file)
-                    else:  # it waits for its turn
+                    else:  # it is still queued
                         self._ray.cancel(answers)
                 with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
                     await receiving
@@ -185,7 +189,7 @@ class RayEngine:
             os.unlink(packed)
 
     async def _receive(self, answers: Any, sent: _Sent, parcel: Parcel) -> None:
-        """Note the node's report, and put the session and workspace that come back in place."""
+        """Record the node's reports, and put the returned session and workspace in place."""
         came = self._depot.work(parcel.key, "received")
         has_come = False
         try:
@@ -224,7 +228,7 @@ class RayEngine:
             self._ray.shutdown()
 
     def _prove(self, shared: str) -> None:
-        """Hold a lock here, and see that two nodes find it held."""
+        """Take a lock here, and verify that up to two nodes find it locked."""
         os.makedirs(shared, exist_ok=True)
         path = os.path.join(shared, ".ray-probe.lock")
         lock = SessionLock.acquire(path, "probe")
@@ -248,7 +252,7 @@ async def _result_of(reference: Any) -> tuple[int, bytes, str]:
 
 
 def _probe(path: str) -> str:
-    """Try the lock at `path` on this node; return held, free or missing."""
+    """Try to take the lock at `path` on this node; return "held", "free" or "missing"."""
     if not os.path.exists(path):
         return "missing"
     try:
@@ -259,15 +263,16 @@ def _probe(path: str) -> str:
 
 
 class _Sent:
-    """A process on a node: the node's id once the process begins, and its end."""
+    """A process on a node: the node's id once the Ray task has started, and the process's end."""
 
     node: str = ""
     end: ProcessEnd | None = None
 
 
 class _Away(NamedTuple):
-    """A process to run on a node, in the same `directory` there. A node that has `mark` in the files `marks`, one in
-    that directory and one in the state directory, is this machine, or shares its disk: the process runs in place."""
+    """A process to run on a node, in the same `directory` there. If a node finds `mark` in the files `marks`, one in
+    that directory and one in the state directory, it is this machine or shares its disk, and the process runs in
+    place."""
 
     arguments: list[str]
     cwd: str
@@ -279,12 +284,12 @@ class _Away(NamedTuple):
 
     @property
     def stop_file(self) -> str:
-        """The file that asks the process to stop, once it is there."""
+        """The file whose existence asks the process to stop."""
         return os.path.join(self.directory, "work", f"{self.parcel.key}.stop")
 
 
 def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
-    """On a node: yield its id, the end of the process, and the parcel that goes back, in pieces."""
+    """Run the process on a node: yield the node's id, the end of the process, and the returned parcel in chunks."""
     import ray
 
     depot, parcel = Depot(away.directory), away.parcel
@@ -306,7 +311,7 @@ def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
             file.writelines(ray.get(chunks.pop(0)) for _ in range(len(chunks)))
         try:
             depot.unpack_here(parcel, packed)
-        except SessionLocked as error:  # a process of an attempt whose worker was lost finishes its step
+        except SessionLocked as error:  # the process of a lost worker's attempt is finishing its step
             yield HELD, b"", str(error)
             return
         try:
@@ -346,23 +351,23 @@ def _write(path: str, text: str) -> None:
 
 
 def _run(arguments: list[str], directory: str, stop_file: str = "") -> tuple[int, bytes, str]:
-    """Run `agent-host` on the node of a task, to its end; once `stop_file` is there, it is asked to end."""
+    """Run `agent-host` on a task's node until it ends; once `stop_file` exists, its input is closed so that it ends."""
     argv = [sys.executable, "-P", "-m", "agent_host", *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, cwd=directory, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
-            # `communicate` would close the standard input at once, and the session ends with that.
+            # `communicate` would close the standard input immediately, which ends the session.
             output, words = _read_both(process, stop_file)
         except BaseException:
             if process.stdin is not None:
                 process.stdin.close()
-            process.wait()  # until the session has finished its step
+            process.wait()  # the session finishes its step
             raise
     return process.returncode, output, words
 
 
 def _read_both(process: subprocess.Popen[bytes], stop_file: str) -> tuple[bytes, str]:
-    """Standard output, and the end of standard error; more than a result can have ends the process."""
+    """Return standard output and the end of standard error; more output than a result can have kills the process."""
     import selectors
 
     kept = {"output": bytearray(), "words": bytearray()}

@@ -1,9 +1,10 @@
-"""The directory of a batch: the tasks that were begun, how each ended, and the files that a person takes away.
+"""The directory of a batch: its tasks, their results, and the output files for the user.
 
-`batch.json` has the batch's random id and what each id of a task means; a second batch on the directory is refused by
-a lock. `results.jsonl` grows by a line when a session ends, durable before the next thing is begun on its account; the
-last line of an id counts, and a line that a crash cut is dropped. A clean end leaves one line an id, in the order of
-the tasks, with those of earlier files behind them, and writes `predictions.jsonl` and `summary.json` again.
+`batch.json` has the batch's random id and the fingerprint of each task id; a lock prevents a second batch in the
+directory. When a session ends, a line is appended to `results.jsonl` and made durable before anything that depends on
+it starts; the last line of an id counts, and a line that a crash truncated is dropped. A clean end leaves one line per
+id, in the order of the tasks, followed by ids of earlier task files, and rewrites `predictions.jsonl` and
+`summary.json`.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ if TYPE_CHECKING:
 
 INFRASTRUCTURE: Final = "infrastructure"
 SPENDING_LIMIT: Final = "SPENDING_LIMIT"
-"""Reason of a session that the batch's own `--max-cost` has stopped: a run with a higher limit continues it."""
+"""Reason of a session that the batch's `--max-cost` has stopped: a run with a higher limit continues it."""
 COMPLETED: Final = "TASK_COMPLETED"
 _BATCH_ID: Final = re.compile(r"[0-9a-f]{16}")
 
 Stop = Literal["", "broken", "interrupted", "unwritten"]
-"""Why a batch stopped early; "" for one that has come to its end."""
+"""The reason why a batch stopped early; "" if it completed."""
 Row = dict[str, Any]
 """A line of `results.jsonl` (interface, "Batch")."""
 
 
 def is_over(row: Row) -> bool:
-    """True if nothing more is to be done for the id: neither a retry nor another run of the command can help."""
+    """True if the id is finished: neither a retry nor another run of the command can help."""
     return row["endedBy"] != INFRASTRUCTURE and not row["retryable"]
 
 
 class Ledger:
-    """The directory `path`, held until `close`. Raises SessionHeld while another process has it, UsageError for one
-    that is of other tasks, or cannot be read or written."""
+    """The directory `path`, locked until `close`. Raises SessionHeld if another process has locked it, UsageError if it
+    belongs to other tasks or cannot be read or written."""
 
     def __init__(self, path: str, tasks: Sequence[BatchTask], launch: str) -> None:
         self.path = path
@@ -74,35 +75,35 @@ class Ledger:
             unready.pop_all()
 
     def at(self, *names: str) -> str:
-        """A path in the directory."""
+        """Return a path in the directory."""
         return os.path.join(self.path, *names)
 
     @property
     def task_rows(self) -> list[Row]:
-        """The rows of the tasks, in their order, of those that have one."""
+        """The rows of the tasks that have one, in the order of the tasks."""
         return [self.rows[task.id] for task in self.tasks if task.id in self.rows]
 
     def session_id(self, task: BatchTask) -> str:
-        """The id of the task's session."""
+        """Return the id of the task's session."""
         return f"b-{self.batch_id}-{task.key}"
 
     def patch_of(self, task: BatchTask) -> str:
-        """The file for the patch of the task's session."""
+        """Return the path of the patch of the task's session."""
         return self.at("patches", f"{task.id}.patch")
 
     def patch_row(self, task: BatchTask) -> Row:
-        """The field of a row that names the patch, if there is one."""
+        """Return the field of a row that names the patch, if there is one."""
         return {"patchFile": f"patches/{task.id}.patch"} if os.path.exists(self.patch_of(task)) else {}
 
     def keep_file(self, content: bytes) -> str:
-        """The path of a file in the directory that has this content. Raises OSError."""
+        """Write a file with this content in the directory and return its path. Raises OSError."""
         path = self.at("work", "files", f"{hashlib.sha256(content).hexdigest()[:16]}.json")
         os.makedirs(os.path.dirname(path), exist_ok=True)
         replace_atomically(LOCAL_DISK, path, [content])
         return path
 
     def add(self, row: Row) -> None:
-        """Put a row on record; on return it is durable. Raises OSError, and then nothing of it is there."""
+        """Record a row; on return it is durable. Raises OSError, after an attempt to remove what was written of it."""
         start = os.fstat(self._file.fileno()).st_size
         left = memoryview(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
         try:
@@ -116,7 +117,7 @@ class Ledger:
         self.rows[row["id"]] = row
 
     def finish(self, summary: Row) -> None:
-        """Leave one line an id, and the files made of them. Raises OSError."""
+        """Rewrite the results with one line per id, and the files derived from them. Raises OSError."""
         ids = dict.fromkeys([*(task.id for task in self.tasks if task.id in self.rows), *self.rows])
         rows = [self.rows[one] for one in ids]
         self._replace("results.jsonl", rows)
@@ -124,12 +125,13 @@ class Ledger:
         self._replace("summary.json", [summary])
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Release the directory."""
         self._file.close()
         self._lock.release(remove=True)
 
     def _predictions(self, rows: Iterable[Row]) -> Iterable[Row]:
-        """In SWE-bench's form; what infrastructure ended says nothing about the model."""
+        """Yield predictions in SWE-bench's format. Tasks that the infrastructure ended are left out, because they do
+        not measure the model."""
         for row in rows:
             if row["endedBy"] == INFRASTRUCTURE:
                 continue
@@ -150,7 +152,8 @@ class Ledger:
         os.replace(new, self.at(name))
 
     def _identify(self, launch: str) -> str:
-        """The batch's id. `launch` is what its own policy is, which stays as the tasks do."""
+        """Return the batch's id. `launch` identifies the batch's policy, which must stay the same, as the tasks
+        must."""
         meant = {task.id: task.fingerprint for task in self.tasks}
         known = self._known()
         if known is None:
@@ -183,7 +186,7 @@ class Ledger:
         return {"policy": "", **value}
 
     def _read(self) -> dict[str, Row]:
-        """The last row of each id. What a crash cut is dropped, from the file as well."""
+        """Return the last row of each id. A line that a crash truncated is dropped, also from the file."""
         rows: dict[str, Row] = {}
         path = self.at("results.jsonl")
         try:
@@ -204,14 +207,14 @@ class Ledger:
         return rows
 
 
-# The words about a batch for a person: a line while it runs, a table and totals at its end.
+# Output about a batch for the user: a progress line while it runs, a table and totals at its end.
 
 _LISTED: Final = 50
 _WHO: Final = ("model", "policy", "limit", "infrastructure", "person")
 
 
 def summarize(ledger: Ledger, *, stop: Stop, duration_ms: int) -> dict[str, Any]:
-    """The content of `summary.json`."""
+    """Return the content of `summary.json`."""
     rows = ledger.task_rows
     failed = Counter(row["endedBy"] for row in rows if row["status"] != COMPLETED)
     checks = [row["check"]["exitCode"] for row in rows if "check" in row]
@@ -237,7 +240,7 @@ def summarize(ledger: Ledger, *, stop: Stop, duration_ms: int) -> dict[str, Any]
 
 
 def exit_code_of(ledger: Ledger, stop: Stop) -> int:
-    """The exit code of the command (interface, "Batch")."""
+    """Return the exit code of the command (interface, "Batch")."""
     if stop == "interrupted":
         return 130
     rows = [ledger.rows.get(task.id) for task in ledger.tasks]
@@ -247,7 +250,7 @@ def exit_code_of(ledger: Ledger, stop: Stop) -> int:
 
 
 def table_of(ledger: Ledger, summary: dict[str, Any]) -> str:
-    """The summary in lines: what was not completed, or whose check failed, and the totals."""
+    """Return the summary as lines: tasks that were not completed or whose check failed, and the totals."""
     rows = ledger.task_rows
     shown = [row for row in rows if row["status"] != COMPLETED or row.get("check", {"exitCode": 0})["exitCode"] != 0]
     width = max((len(row["id"]) for row in shown[:_LISTED]), default=0)
@@ -272,7 +275,7 @@ def _in_words(row: Row) -> str:
 
 
 class Progress:
-    """One line on standard error: drawn over at a terminal, else a new one now and then."""
+    """A progress line on standard error: redrawn in place on a terminal, else a new line every 30 s."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -281,7 +284,7 @@ class Progress:
         self._is_drawn = False
 
     def tell(self, waiting: int, running: int) -> None:
-        """Say how the batch stands, if it is time."""
+        """Print the batch's progress, if a line is due."""
         now = MACHINE.monotonic()
         if sys.stderr.isatty():
             columns = shutil.get_terminal_size().columns
@@ -293,7 +296,7 @@ class Progress:
         sys.stderr.flush()
 
     def end(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._is_drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

@@ -1,12 +1,12 @@
-"""The order of a batch's tasks: some run at once, failures of the infrastructure again, until each has ended.
+"""Scheduling of a batch's tasks: run several at once, and retry failures of the infrastructure, until all have ended.
 
-- An attempt that its result calls retryable is made again, `retries` times, each time later. Only the result says so;
-  exit codes do not.
-- With a spending limit a session begins with a slice of what is left, and is resumed with a further one when it has
-  used that up. What all sessions may have cost at any time is never above the limit.
-- The breaker: if the infrastructure ended the last attempts of all tasks, nothing new begins. Single attempts try it
-  again, each later than the one before; the third that fails ends the batch.
-- An interrupted batch ends the input of its processes: each finishes its step and leaves its session resumable.
+- An attempt whose result is retryable is repeated up to `retries` times, with growing delays. Only the result decides
+  that, not the exit code.
+- With a spending limit, a session starts with a slice of the remainder, and is resumed with another slice when that is
+  used up. The possible cost of all sessions together never exceeds the limit.
+- The circuit breaker: if the infrastructure ended all of the latest attempts, no new ones start. Single probes then
+  follow, with growing delays; the third that fails ends the batch.
+- An interrupted batch closes the input of its processes: each finishes its step and leaves its session resumable.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _FEWEST_ATTEMPTS: Final = 5
 
 
 class Waiting(NamedTuple):
-    """A task to try: how often it was tried, or found held by another process, and the moment before which it waits."""
+    """A task to attempt: `tries` counts retries, `held` attempts that found the session held by another process; it
+    does not start before `not_before`."""
 
     task: BatchTask
     tries: int = 0
@@ -56,25 +57,26 @@ class Waiting(NamedTuple):
 
 
 class Budget:
-    """A limit of what sessions cost together; None for no limit. A session holds its grant until its attempt ends, and
-    after that what it has cost; `spent` is what they have cost before, by id."""
+    """A limit of the total cost of sessions; None for no limit. During an attempt a session reserves its grant,
+    afterwards its actual cost; `spent` is their earlier cost, by task id."""
 
     def __init__(self, limit: float | None, jobs: int, spent: Mapping[str, float]) -> None:
         self.limit = limit
         self._jobs = jobs
         self._held = dict(spent)
         self._before: dict[str, float] = {}
-        """Amount that a session held before its last grant."""
+        """Amount that a session had reserved before its last grant."""
         self._too_little: dict[str, float] = {}
-        """Remainder of a session's grant when that did not cover its next call."""
+        """Remainder of a session's grant at its end: too little for its next call."""
 
     @property
     def left(self) -> float:
-        """The part of the limit that no session holds."""
+        """The part of the limit that no session has reserved."""
         return 0.0 if self.limit is None else self.limit - sum(self._held.values())
 
     def grant(self, task: BatchTask) -> float | None:
-        """Grant the task's session a slice; what it may have cost by its end. None without a slice or a limit."""
+        """Grant the task's session a slice and return its new cost limit. None if no slice is left; without a batch
+        limit, the task's own limit."""
         spent = self._before[task.id] = self._held.get(task.id, 0.0)
         if self.limit is None:
             return task.max_cost
@@ -87,32 +89,32 @@ class Budget:
         return spent + slice_
 
     def settle(self, task: BatchTask, row: Row, granted: float | None) -> bool:
-        """Take what the session has cost; True if it stopped for want of a further slice."""
+        """Account for the session's cost; True if it stopped because it needs another slice."""
         if granted is None:
             return False
-        # What is not known to have been spent less counts as spent: a process that was lost may have asked the model.
+        # If the cost is unknown, the whole grant counts as spent: a lost process may have called the model.
         cost = self._held[task.id] = float(row["cost"]) if "cost" in row else granted
         self._too_little[task.id] = max(0.0, granted - cost)
         return bool(row["reason"] == SPENDING_LIMIT)
 
     def give_back(self, task: BatchTask) -> float:
-        """Take back the last grant of a session whose model was not asked; what the session has cost before."""
+        """Take back the last grant of a session that did not call the model, and return the session's earlier cost."""
         cost = self._held[task.id] = self._before[task.id]
         return cost
 
     def has_more_for(self, task: BatchTask) -> bool:
-        """True if a session that wants a further slice can get one that is larger than what was too little."""
+        """True if a session that needs another slice can get one larger than the remainder that was too little."""
         return self.left > self._least + self._too_little.get(task.id, 0.0)
 
     @property
     def _least(self) -> float:
-        """Less than this is nothing: sums of costs are not exact."""
+        """The threshold below which an amount counts as zero, because sums of costs are inexact."""
         return (self.limit or 0.0) * 1e-9
 
 
 class Scheduler:
-    """One run over the tasks of a batch. `on_row` gets each row once it is on record. `spent` is what the records of
-    sessions say that they have cost: a batch that was killed has no rows of what ran."""
+    """One run over the tasks of a batch. `on_row` gets each row once it is recorded. `spent` is the cost in the
+    sessions' own records, because a killed batch has no rows for its running sessions."""
 
     def __init__(
         self,
@@ -147,16 +149,16 @@ class Scheduler:
 
     @property
     def running(self) -> int:
-        """The number of tasks that run."""
+        """The number of running tasks."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """The number of tasks that wait for their turn, or for their next try."""
+        """The number of tasks that wait for their first or next attempt."""
         return len(self._waiting)
 
     def interrupt(self) -> None:
-        """Begin nothing more, and end what runs where it can be resumed."""
+        """Start no more attempts, and stop running ones so that they can be resumed."""
         self._stop = "interrupted"
         for running in self._running:
             running.cancel()
@@ -171,7 +173,7 @@ class Scheduler:
                 await self._await_news()
         finally:
             for running in list(self._running):
-                if not self._stop:  # who interrupts has asked them once, and they are at their last step
+                if not self._stop:  # `interrupt` has cancelled them already, and they are finishing a step
                     running.cancel()
             if self._running:
                 await asyncio.wait(list(self._running))
@@ -182,7 +184,7 @@ class Scheduler:
 
     @property
     def _is_broken(self) -> bool:
-        """True if the last attempts were all ended by the infrastructure."""
+        """True if the infrastructure ended all of the latest attempts."""
         return len(self._last) == self._last.maxlen and all(self._last)
 
     def _begin_what_may(self) -> None:
@@ -230,10 +232,10 @@ class Scheduler:
         self._note(row)
         self._record(row)
         if wants_more and self._budget.has_more_for(task):
-            self._waiting.appendleft(one)  # before others begin: what has begun is to come to its end
+            self._waiting.appendleft(one)  # first in line: finish started tasks before others start
         elif row["retryable"] and not wants_more and one.tries < self._retries:
             self._wait(one._replace(tries=one.tries + 1), _backoff_s(one.tries))
-        elif self._ledger.rows.get(task.id) is row:  # else the disk has refused it
+        elif self._ledger.rows.get(task.id) is row:  # else it could not be written
             await self._attempts.tidy(task, row)
 
     def _wait(self, one: Waiting, wait_s: float) -> None:
@@ -255,7 +257,7 @@ class Scheduler:
         self._write_again()
 
     def _write_again(self) -> None:
-        """Put on record what is not there yet: a disk that was full may take it now."""
+        """Record rows that could not be written before: a full disk may have space now."""
         while self._unwritten:
             try:
                 self._ledger.add(self._unwritten[0])
@@ -289,21 +291,21 @@ class Scheduler:
 
 
 def _backoff_s(tries: int) -> float:
-    """The wait after so many failures, which differs from task to task."""
+    """Return the delay after this many failures, with random jitter."""
     return float(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2**tries) * (0.5 + MACHINE.fraction()))
 
 
-# One attempt at a task of a batch: workspace, setup, session, patch, check, and the row that says how it ended.
+# One attempt at a task of a batch: workspace, setup, session, patch, check, and the row with the result.
 #
-# Everything that runs is a process `agent-host run`, started by an `Engine`. `setup` and `check` are sessions as well,
-# whose gateway is a script of one call: so they pass the same policy and the same sandbox as what a model asks for, and
-# what would need a person is denied.
+# All work runs in processes of `agent-host run`, started by an `Engine`. `setup` and `check` are sessions too, whose
+# gateway is a script of one call: so the policy and the sandbox apply to them as to a model's calls, and a call that
+# needs approval is denied.
 
 HELD: Final = 75
 MOST_OUTPUT: Final = 64 * 1024**2
-"""Bytes of standard output that a process may write."""
+"""Maximum bytes of a process's standard output."""
 _LEAST_COST: Final = 1e-9
-"""A limit that no call fits: 0 would be none."""
+"""A limit that no call fits; 0 would mean no limit."""
 _FAILED: Final = "TASK_FAILED"
 _MESSAGE_CHARS: Final = 1000
 _OF_RESULT: Final = (
@@ -312,7 +314,7 @@ _OF_RESULT: Final = (
 
 
 class ProcessEnd(NamedTuple):
-    """The end of a process: exit code (negative for a signal), standard output, the end of standard error."""
+    """The end of a process: exit code (negative for a signal), standard output, and the end of standard error."""
 
     exit_code: int
     output: bytes
@@ -320,24 +322,24 @@ class ProcessEnd(NamedTuple):
 
 
 class Engine(Protocol):
-    """A place in which processes of a batch run."""
+    """An executor of a batch's processes."""
 
     async def run(self, name: str, arguments: Sequence[str], *, directory: str, parcel: Parcel) -> ProcessEnd:
-        """Run `agent-host` with these arguments to its end, under `name`; `parcel` is what it needs on another disk.
-        Cancelling ends its input, and waits until it has finished its step. Raises EngineFailed."""
+        """Run `agent-host` with these arguments until it ends, under `name`; `parcel` is the data that it needs on
+        another disk. Cancelling closes its input and waits until it has finished its step. Raises EngineFailed."""
 
     async def aclose(self) -> None:
-        """Let go of it."""
+        """Release resources."""
 
 
 class EngineFailed(Exception):
-    """A process could not be started, or was lost with the machine that it was on."""
+    """A process could not be started, or was lost with its worker or node."""
 
 
 class BatchLaunch(NamedTuple):
-    """The options of all sessions: `common` of whatever runs (policy, sandbox, approvals, state directory), `model` of
-    what asks a model; the limits that a task's own can only narrow; the longest time of a command in seconds.
-    `directory` is what their relative paths mean, `files` are those that a node needs of the batch's directory."""
+    """The options of all sessions: `common` for all processes (policy, sandbox, approvals, state directory), `model`
+    for those that call a model; limits that a task's own can only lower; and the maximum time of a command in seconds.
+    Relative paths in them are relative to `directory`; `files` are files of the batch's directory that a node needs."""
 
     directory: str
     state_dir: str
@@ -351,8 +353,8 @@ class BatchLaunch(NamedTuple):
 
 
 class LineEnd(NamedTuple):
-    """The end of a shell line of the batch: its exit code, or why it has none. `denied` names what denied it. Where
-    `is_held`, another process still runs the line for an earlier attempt."""
+    """The end of a shell command of the batch: its exit code, or why it has none. `denied` is the error code of a
+    denial. If `is_held`, another process still runs the command for an earlier attempt."""
 
     exit_code: int | None
     why: str = ""
@@ -361,14 +363,14 @@ class LineEnd(NamedTuple):
 
 
 class Attempted(NamedTuple):
-    """The row of an attempt. `has_asked`: the model may have been asked, so the attempt may have cost something."""
+    """The row of an attempt. `has_asked`: the model may have been called, so the attempt may have a cost."""
 
     row: Row
     has_asked: bool
 
 
 class Attempts:
-    """Makes attempts at tasks, any number at once. `depot` is there for an engine whose sessions travel as parcels."""
+    """Makes attempts at tasks, any number at once. `depot` is given if the engine sends sessions as parcels."""
 
     def __init__(
         self, ledger: Ledger, launch: BatchLaunch, workspaces: Workspaces, engine: Engine, depot: Depot | None = None
@@ -381,19 +383,20 @@ class Attempts:
         os.makedirs(ledger.at("work"), exist_ok=True)
 
     async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
-        """Run the task's session until it ends; `number` counts attempts from 1, `max_cost` is its limit."""
+        """Run the task's session until it ends; `number` counts attempts from 1, `max_cost` is the session's limit."""
         began = MACHINE.monotonic()
         fields: Row = {}
         try:
             ended = await self._make_attempt(task, fields, max_cost)
-        except OSError as error:  # a disk that is full, of the batch's own files
+        except OSError as error:  # for example a full disk, of the batch's own files
             ended = Attempted(_failure("DISK_FAILED", f"{self._ledger.path}: {error.strerror or error}"), True)
         row = {"id": task.id, "sessionId": self._ledger.session_id(task), **ended.row, **fields, "attempts": number}
         row["durationMs"] = int((MACHINE.monotonic() - began) * 1000)
         return ended._replace(row={**row, **self._ledger.patch_row(task)})
 
     async def _make_attempt(self, task: BatchTask, fields: Row, max_cost: float | None) -> Attempted:
-        """The part of a row that says how the session ended; `fields` gets those of setup and check. Raises OSError."""
+        """Return the part of the row about the session's end; the fields of setup and check are added to `fields`.
+        Raises OSError."""
         if self._depot is not None:
             await asyncio.to_thread(self._depot.finish, task.key)
             self._depot.costs.settle(task.key)
@@ -403,26 +406,27 @@ class Attempts:
         row = await self._run_session(task, max_cost)
         if row["endedBy"] != INFRASTRUCTURE and task.check and not row["retryable"]:
             checked = await self._run_line(task, "check")
-            if checked.is_held:  # the session repeats its result once the line can be run
+            if checked.is_held:  # the next attempt's session repeats its result, and `check` is tried again
                 return Attempted({**row, **_failure(ErrorCode.SESSION_HELD, checked.why)}, has_asked=True)
             fields["check"] = {"exitCode": checked.exit_code, **({"why": checked.why} if checked.why else {})}
         return Attempted(row, has_asked=row["reason"] != ErrorCode.SESSION_HELD)
 
     async def tidy(self, task: BatchTask, row: Row) -> None:
-        """Remove the workspace of a task whose row and patch are stored, if nothing more is to be done there."""
+        """Remove the workspace of a completed task whose row and patch are stored, unless all are kept."""
         if row["status"] == COMPLETED and not self._launch.keeps_all:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(self._workspaces.remove, task.key)
 
     async def _get_ready(self, task: BatchTask, fields: Row) -> Row | None:
-        """Have the workspace as the session begins with it; a row if it cannot be had. `fields` gets the setup's."""
+        """Prepare the workspace for the session; return a failure row if that is impossible. `fields` gets the fields
+        of setup."""
         marker, path = self._ledger.at("work", f"{task.key}.ready"), self._workspaces.path_of(task.key)
         known = _take_known(marker, path)
         if known is not None:
             fields.update(known)
             return None
         held = await asyncio.to_thread(self._forget_line, task, "setup") if task.setup else None
-        if held is not None:  # the setup of a batch that was killed is still at work there
+        if held is not None:  # the setup of a killed batch is still running there
             return _failure(ErrorCode.SESSION_HELD, held)
         try:
             await asyncio.to_thread(self._workspaces.make, task.key, task.workspace)
@@ -441,7 +445,7 @@ class Attempts:
         return None
 
     async def _run_session(self, task: BatchTask, max_cost: float | None) -> Row:
-        """The row of a session that has ended, or was left resumable."""
+        """Run the session and return its row when it has ended or was left resumable."""
         launch, ledger = self._launch, self._ledger
         order = ledger.at("work", f"{task.key}.order")
         _write_json(order, {"prompt": task.prompt, "policy": task.policy})
@@ -474,7 +478,7 @@ class Attempts:
         if lost:
             row["cost"] = row.get("cost", 0.0) + lost
         is_slice = max_cost is not None and (task.max_cost is None or max_cost < task.max_cost)
-        # It stopped because what it may cost does not cover its next call: more lets it go on.
+        # It stopped because its limit does not cover its next call: a higher limit lets it continue.
         has_spent_all = result.get("reason") == ErrorCode.LLM_BUDGET_EXCEEDED and MAX_COST in str(result.get("message"))
         return {**row, "reason": SPENDING_LIMIT, "retryable": True} if is_slice and has_spent_all else row
 
@@ -484,7 +488,7 @@ class Attempts:
         script, order = ledger.at("work", f"{task.key}.{which}.toml"), ledger.at("work", f"{task.key}.{which}.order")
         call = f'[{{name = "RunCommand", arguments = {{command = "${{line}}", timeout = {launch.command_s}}}}}]'
         turns = f'[[turn]]\ntool_calls = {call}\n[[turn]]\ntext = "Done."\n'
-        # JSON's string is TOML's.
+        # A JSON string is also a TOML string.
         replace_atomically(LOCAL_DISK, script, [b"[vars]\nline = ", orjson.dumps(line), b"\n", turns.encode()])
         _write_json(order, {"prompt": f"The {which} of {task.id}", "policy": task.policy})
         held = await asyncio.to_thread(self._forget_line, task, which)
@@ -506,12 +510,13 @@ class Attempts:
         return found
 
     def _forget_line(self, task: BatchTask, which: str) -> str | None:
-        """Remove the session of an earlier `setup` or `check`, if it is there; why not, if a process still has it."""
+        """Remove the session of an earlier `setup` or `check`, if there is one. Returns the reason if a process still
+        has it."""
         try:
             remove_session(self._launch.state_dir, f"{self._ledger.session_id(task)}-{which}", resumable=True)
         except SessionHeld as error:
             return str(error)
-        except AgentHostError:  # there is none, or its new run says what is wrong
+        except AgentHostError:  # there is none, or the new run reports the problem
             pass
         return None
 
@@ -543,7 +548,7 @@ def _unfinished(end: ProcessEnd) -> Row:
 
 
 def _failure(reason: str, message: str) -> Row:
-    """A row of what infrastructure ended before the session had a result."""
+    """Return the row of an attempt that the infrastructure ended before the session had a result."""
     return {
         "status": _FAILED,
         "reason": str(reason),
@@ -568,7 +573,7 @@ def _result_in(output: bytes) -> dict[str, Any] | None:
 
 
 def _take_known(marker: str, workspace: str) -> dict[str, Any] | None:
-    """The fields that are known of a workspace that is ready; None for one that is not, or where a part is missing."""
+    """Return the recorded fields of a prepared workspace; None if it is not prepared or a part is missing."""
     if os.path.isdir(workspace):
         with contextlib.suppress(OSError, orjson.JSONDecodeError), open(marker, "rb") as file:
             known = json_text.loads(file.read())

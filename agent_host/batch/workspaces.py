@@ -1,14 +1,14 @@
-"""Workspaces of a batch: each session has a copy of its own, which is whole or not there.
+"""Workspaces of a batch: each session has its own copy, which is created atomically.
 
-- A directory is copied as it stands, uncommitted files included. Its `.git` is not: the copy gets a repository of its
-  own with the same branches, index and HEAD, whose objects are borrowed from the first (`objects/info/alternates`).
-  Nothing that a session does there, not even a stash, reaches the person's repository, as it would from a worktree.
-  Its configuration is not copied either: hooks, filters and aliases of the person's are none of the session's. Linked
-  working trees inside of the directory are copied without what links them, and the batch's own directory and that of
-  the sessions' state are left out.
-- An archive is unpacked by tarfile's `data` filter, within bounds.
-- A git URL is fetched once into a bare repository that all its sessions borrow from. git runs without hooks, filters,
-  submodules, prompts and the machine's configuration, and by no protocol but https, ssh and, for a path, a file.
+- A directory is copied with its uncommitted files, but without its `.git`: the copy gets its own repository with the
+  same branches, index and HEAD, which borrows its objects from the original (`objects/info/alternates`). Nothing that a
+  session does there, not even a stash, reaches the user's repository, as it would from a worktree. The configuration is
+  not copied either, because the user's hooks, filters and aliases must not affect the session. Linked working trees
+  inside the directory are copied without their links, and the directories of the batch and of the sessions' state are
+  left out.
+- An archive is unpacked with tarfile's `data` filter, within limits.
+- A git URL is fetched once into a bare repository from which all its sessions borrow. git runs without hooks, filters,
+  submodules, prompts and the machine's configuration, and only with the protocols https, ssh and, for a path, file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_FILES: Final = 500_000
 _MOST_BYTES: Final = 16 * 1024**3
 _REASON_CHARS: Final = 500
 _COPIED: Final = ("HEAD", "index", "packed-refs", "refs", "reftable", "shallow", "info/exclude", "info/sparse-checkout")
-"""Of a repository: what says where its branches are and what is staged."""
+"""Files of a repository that record its branches and its index."""
 _EXTENSIONS: Final = ("extensions.objectformat", "extensions.refstorage", "core.sparsecheckout")
 _ENVIRONMENT: Final = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -71,16 +71,16 @@ _SETTINGS: Final = (
 UNUSABLE: Final = (
     OSError, shutil.Error, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, RecursionError,
 )  # fmt: skip
-"""Exceptions of copying or unpacking a directory or an archive that is damaged or odd."""
+"""Exceptions of copying a directory or unpacking an archive that is damaged or unusual."""
 
 
 class WorkspaceUnavailable(Exception):
-    """There is no workspace for a session, for a reason that is not the model's; `str()` is one line."""
+    """A workspace could not be created, for a reason unrelated to the model; `str()` is one line."""
 
 
 class Workspaces:
-    """The workspaces below `directory`, by the keys of their tasks; `left_out` are places that no copy has. Unless a
-    repository `borrows` its objects, it has all that its refs and its index reach. Used from any thread."""
+    """The workspaces below `directory`, by task key; paths in `left_out` are not copied. Unless a repository `borrows`
+    its objects, it contains all objects reachable from its refs and index. Thread-safe."""
 
     def __init__(self, directory: str, left_out: Iterable[str] = (), *, borrows: bool = True) -> None:
         self._directory = directory
@@ -91,11 +91,11 @@ class Workspaces:
         self._fetched: set[tuple[str, str]] = set()
 
     def path_of(self, key: str) -> str:
-        """The workspace of a task, there or not."""
+        """Return the path of a task's workspace, which may not exist."""
         return os.path.join(self._directory, key)
 
     def make(self, key: str, source: Source) -> str:
-        """Make the workspace and return its path; one that is there is removed first. Raises WorkspaceUnavailable."""
+        """Create the workspace and return its path; an existing one is removed first. Raises WorkspaceUnavailable."""
         path, unfinished = self.path_of(key), os.path.join(self._directory, f"{key}.new")
         try:
             self.remove(key)
@@ -108,7 +108,7 @@ class Workspaces:
             else:
                 self._check_out(source, unfinished)
             lenders = os.path.join(unfinished, ".git", "objects", "info", "alternates")
-            # An archive's repository has a configuration of its own.
+            # An archive's repository has its own configuration, so git is not run in it.
             if not self._borrows and source.kind != "archive" and os.path.exists(lenders):
                 _git(unfinished, "repack", "-a", "-d", "--quiet")
                 os.unlink(lenders)
@@ -123,7 +123,7 @@ class Workspaces:
         return path
 
     def remove(self, key: str) -> None:
-        """Remove the workspace, if it is there. Raises OSError."""
+        """Remove the workspace, if it exists. Raises OSError."""
         path = self.path_of(key)
         if os.path.lexists(path):
             gone = f"{path}.gone"
@@ -148,7 +148,7 @@ class Workspaces:
 
 
 def _fetch(source: Source, store: str) -> None:
-    """Have the revision in the bare repository `store`."""
+    """Fetch the revision into the bare repository `store`, unless it is there."""
     is_path = os.path.isabs(source.place)
     if not os.path.isdir(store):
         kind = (is_path and _setting(source.place, "extensions.objectformat")) or "sha1"
@@ -160,7 +160,8 @@ def _fetch(source: Source, store: str) -> None:
         os.rename(unfinished, store)
     if _resolve(store, source.revision) is not None:
         return
-    # Locks of a git that was killed: the batch has its directory to itself, and fetches once at a time.
+    # Remove locks of a killed git: the batch has exclusive use of its directory, and fetches from a source one at a
+    # time.
     for folder, _, names in os.walk(store):
         for name in names:
             if name.endswith(".lock"):
@@ -168,7 +169,7 @@ def _fetch(source: Source, store: str) -> None:
     allowed = ("-c", "protocol.file.allow=always") if is_path else ()
     fetch = (*allowed, "fetch", "--quiet", "--no-write-fetch-head", "--no-recurse-submodules")
     _git(store, *fetch, "--tags", "--force", "--", source.place, "+refs/heads/*:refs/heads/*")
-    if _resolve(store, source.revision) is None:  # a commit that no branch has
+    if _resolve(store, source.revision) is None:  # a commit that is on no branch
         _git(store, *fetch, "--", source.place, f"{source.revision}:refs/fetched/{source.revision}")
     if _resolve(store, source.revision) is None:
         raise WorkspaceUnavailable(one_line(f"{source.place}: there is no revision {source.revision}", _REASON_CHARS))
@@ -182,14 +183,14 @@ def _resolve(store: str, revision: str) -> str | None:
 
 
 def _setting(directory: str, name: str, *file: str) -> str:
-    """A value of a repository's configuration, or of that in a file (`--file PATH`); "" for none."""
+    """Return a value of a repository's configuration, or of a configuration file (`--file PATH`); "" for none."""
     with contextlib.suppress(WorkspaceUnavailable):
         return _git(directory, "config", *file, "--get", name).strip()
     return ""
 
 
 def _git(directory: str, *arguments: str) -> str:
-    """Return git's output. Raises WorkspaceUnavailable with the line that says what went wrong."""
+    """Run git and return its output. Raises WorkspaceUnavailable with git's error line."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     words = [word for setting in _SETTINGS for word in ("-c", setting)]
     program = find_program("git", os.environ.get("PATH", os.defpath), (directory,))
@@ -216,8 +217,8 @@ def _borrow(git_directory: str, objects: str) -> None:
 
 
 def _copy(source: str, target: str, left_out: Collection[str]) -> None:
-    """Copy a directory with its links as links, and have a repository of its own where it has one. A `.git` further
-    down that only leads elsewhere is left out: git would work in the person's repository through it."""
+    """Copy a directory with its links as links; if it has a repository, the copy gets its own. A nested `.git` that
+    only refers to another directory is left out, because git would work in the user's repository through it."""
     source = os.path.realpath(source)
 
     def skip(folder: str, names: list[str]) -> list[str]:
@@ -226,7 +227,7 @@ def _copy(source: str, target: str, left_out: Collection[str]) -> None:
         kept = (os.path.islink, os.path.isfile, os.path.isdir)
         skipped = [name for name, path in paths.items() if path in left_out or not any(one(path) for one in kept)]
         git = paths.get(".git")
-        # That of a linked working tree, of a submodule, or a link, is no directory of its own.
+        # The `.git` of a linked working tree or a submodule is a file; it may also be a link.
         if git is not None and (folder == source or os.path.islink(git) or os.path.isfile(git)):
             skipped.append(".git")
         return skipped
@@ -238,7 +239,7 @@ def _copy(source: str, target: str, left_out: Collection[str]) -> None:
 
 
 def _git_directory_of(directory: str) -> str | None:
-    """The git directory of a working tree, which a file may name; None where there is none."""
+    """Return the git directory of a working tree, to which a `.git` file may refer; None if there is none."""
     path = os.path.join(directory, ".git")
     if os.path.isdir(path):
         return path
@@ -251,13 +252,13 @@ def _git_directory_of(directory: str) -> str | None:
 
 
 def _copy_repository(source: str, target: str) -> None:
-    """A repository with the branches, the index and the HEAD of another, and its objects borrowed."""
+    """Create a repository with the branches, the index and the HEAD of another, which borrows its objects."""
     common = source
     with contextlib.suppress(OSError), open(os.path.join(source, "commondir"), encoding="utf-8") as file:
         common = os.path.realpath(os.path.join(source, file.read(4096).strip()))
     os.makedirs(os.path.join(target, "refs"))
     _borrow(target, os.path.join(os.path.realpath(common), "objects"))
-    for place in dict.fromkeys((common, source)):  # what a linked working tree has of its own comes second
+    for place in dict.fromkeys((common, source)):  # a linked working tree's own files come second
         for name in _COPIED:
             found, to = os.path.join(place, name), os.path.join(target, name)
             os.makedirs(os.path.dirname(to), exist_ok=True)
@@ -266,7 +267,7 @@ def _copy_repository(source: str, target: str) -> None:
             elif os.path.isfile(found):
                 shutil.copyfile(found, to)
     in_file = ("--file", os.path.join(common, "config"))
-    # What is no word is not taken.
+    # Take only alphanumeric values.
     kept = {name: value for name in _EXTENSIONS if (value := _setting(os.sep, name, *in_file)).isalnum()}
     version = "1" if any(name.startswith("extensions.") for name in kept) else "0"
     with open(os.path.join(target, "config"), "w", encoding="utf-8") as file:
@@ -277,8 +278,9 @@ def _copy_repository(source: str, target: str) -> None:
 
 
 def unpack(path: str, target: str, *, is_own: bool = False) -> None:
-    """Unpack an archive. Raises TarError for what leaves the directory, is special, or is too much, and errors of its
-    compression. One of our `own` has no such limits, adds to what is there, and keeps modes."""
+    """Unpack an archive. Raises TarError for members outside the directory, for special files and for too much data,
+    and errors of its compression. If `is_own`, the limits of size do not apply, the directory may exist, and modes are
+    kept."""
     files = size = 0
     os.makedirs(target, exist_ok=is_own)
 
@@ -292,7 +294,7 @@ def unpack(path: str, target: str, *, is_own: bool = False) -> None:
 
     with tarfile.open(path, "r:*") as archive:
         archive.extractall(target, admitted(archive), filter=_own_member if is_own else "data")  # noqa: S202  a filter
-        # The sum of what was compressed stands at its end, behind what a tar archive needs to be read.
+        # Read on to the end, where the checksum of the compressed data is; reading the tar archive stops before it.
         while archive.fileobj is not None and (piece := len(archive.fileobj.read(1 << 20))):
             size += piece
             if size > 2 * _MOST_BYTES:
@@ -307,13 +309,13 @@ def _unpack_own(path: str, target: str) -> str:
 
 
 def _own_member(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo:
-    """A member as it was packed, but for its owner, which is who unpacks it."""
+    """Return a member as it was packed, without its owner: the unpacking user owns it."""
     no_owner: dict[str, Any] = dict.fromkeys(("uid", "gid", "uname", "gname"))
     return tarfile.tar_filter(member, target).replace(mode=member.mode & 0o777, deep=False, **no_owner)
 
 
 def remove_tree(path: str) -> None:
-    """Remove a tree, also where a directory may not be written."""
+    """Remove a tree, including directories without write permission."""
     if os.path.islink(path) or os.path.isfile(path):
         os.unlink(path)
         return
@@ -331,21 +333,21 @@ def remove_tree(path: str) -> None:
     shutil.rmtree(path, onerror=open_up)
 
 
-# Parcels: a session with its workspace as one archive, for nodes that share no directory with the batch.
+# Parcels: archives of a session with its workspace, for nodes that share no directory with the batch.
 #
-# The batch's machine keeps each session as it was between two processes. A process on a node gets a parcel of that, in
-# the same places of the node's own disk, and gives one back when it has ended. A parcel that came back takes effect as
-# a whole: it is unpacked into a directory of its own, and once that has its final name, the session is replaced by it,
-# now or after a crash. A parcel that is lost counts with all that its session was allowed to cost.
+# The batch's machine keeps each session in its state between two processes. A process on a node gets a parcel of it,
+# unpacked in the corresponding places of the node's disk, and returns one when it has ended. A returned parcel takes
+# effect atomically: it is unpacked into its own directory, and once that has its final name, it replaces the session,
+# now or after a crash. For a lost parcel, everything that its session was allowed to cost counts as spent.
 
 _STATE: Final = "state"
-"""The state directory below the batch's own, on a node and in a parcel."""
+"""Name of the state directory below the batch's directory, on a node and in a parcel."""
 _NAMES: Final = "names"
 
 
 class Parcel(NamedTuple):
     """The session `session_id` with the workspace of the task `key`, the files that its process only reads, and the
-    patch that it writes (absolute paths below the batch's directory). `risk` is what the process may cost."""
+    patch that it writes (absolute paths below the batch's directory). `risk` is the maximum cost of the process."""
 
     key: str
     session_id: str
@@ -355,7 +357,8 @@ class Parcel(NamedTuple):
 
 
 class Depot:
-    """The places of parcels in `directory` and in the state directory, on a node a part of it. Used from any thread."""
+    """The places of parcels' contents in `directory` and in the state directory, which on a node is below `directory`.
+    Thread-safe."""
 
     def __init__(self, directory: str, state_dir: str | None = None) -> None:
         self.directory = directory
@@ -363,12 +366,12 @@ class Depot:
         self.costs = LostCosts(directory)
 
     def pack(self, parcel: Parcel, *, with_files: bool) -> str:
-        """Make a parcel; the path of the archive, which the caller removes. Raises OSError, TarError."""
+        """Create a parcel and return the path of the archive, which the caller removes. Raises OSError, TarError."""
         path = self.work(parcel.key, "packed")
         make_private_dir(os.path.dirname(path))
         if with_files:
             make_private_dir(self.state_dir)
-            redaction_key(self.state_dir)  # sessions go on with the placeholders that they had
+            redaction_key(self.state_dir)  # sessions continue with the same placeholders
         places = self._sent_places(parcel) if with_files else self._places(parcel)
         with open_private(path) as file, tarfile.open(fileobj=file, mode="w") as archive:
             for name, place in places.items():
@@ -377,8 +380,8 @@ class Depot:
         return path
 
     def unpack_here(self, parcel: Parcel, archive: str) -> None:
-        """On a node: have the contents of a parcel, and nothing of an earlier one. Raises SessionLocked while a process
-        of an earlier attempt is still there, OSError, TarError."""
+        """Unpack a parcel on a node, and remove an earlier one. Raises SessionLocked if a process of an earlier attempt
+        is still running, OSError, TarError."""
         whole = parcel.session_id.removesuffix("-setup").removesuffix("-check")
         ids = {whole, f"{whole}-setup", f"{whole}-check"}  # of all sessions that work in the task's workspace
         for session_id in ids | {session_of(self.state_dir, one) for one in ids}:
@@ -390,18 +393,18 @@ class Depot:
         for name, place in self._sent_places(parcel).items():
             if _is_in(unfinished, name):
                 make_private_dir(os.path.dirname(place))
-                _rename(os.path.join(unfinished, name), place)  # at once: other sessions may have the same file
+                _rename(os.path.join(unfinished, name), place)  # atomically: other sessions may use the same file
         _remove(unfinished)
         make_private_dir(os.path.dirname(parcel.patch or archive))
 
     def clear(self, parcel: Parcel) -> None:
-        """On a node: remove all of the parcel that no other process there may need. Raises OSError."""
+        """Remove, on a node, the parts of the parcel that no other process there may need. Raises OSError."""
         own = (file for file in parcel.files if os.path.basename(file).startswith(parcel.key))
         for place in (*self._places(parcel).values(), *own):
             _remove(place)
 
     def take_back(self, parcel: Parcel, archive: str) -> None:
-        """On the batch's machine: replace the session by what came back. Raises OSError, TarError."""
+        """Replace the session, on the batch's machine, by the returned parcel. Raises OSError, TarError."""
         came = self.work(parcel.key, "came")
         unfinished = _unpack_own(archive, f"{came}.new")
         there = [name for name in self._came_places(unfinished, parcel) if _is_in(unfinished, name)]
@@ -414,12 +417,14 @@ class Depot:
         self._put_in_place(came)
 
     def finish(self, key: str) -> None:
-        """Put in place what came back whole before the batch was killed, or the disk refused it. Raises OSError."""
+        """Put a completely returned parcel in place if the batch was killed or the disk failed before that. Raises
+        OSError."""
         if os.path.lexists(came := self.work(key, "came")):
             self._put_in_place(came)
 
     def finish_all(self) -> None:
-        """As `finish`, for all; what cannot be done now is done before the task goes on."""
+        """Do as `finish` does, for all tasks, and remove leftovers. A parcel that cannot be put in place now is retried
+        before its task continues."""
         folder = os.path.join(self.directory, "work")
         for name in os.listdir(folder) if os.path.isdir(folder) else ():
             with contextlib.suppress(OSError):
@@ -429,11 +434,12 @@ class Depot:
                     remove_tree(os.path.join(folder, name))
 
     def work(self, key: str, name: str) -> str:
-        """The path of a file of the task's among those of the work in progress."""
+        """Return the path of a task's file in the `work` directory."""
         return os.path.join(self.directory, "work", f"{key}.{name}")
 
     def _put_in_place(self, came: str) -> None:
-        """Repeatable after a crash: what is in `names` and not in `came` was moved whole, to its place or beside."""
+        """Move the parcel's contents to their places. Repeatable after a crash: a name that is in `names` but not in
+        `came` was moved completely, to its place or next to it."""
         with open(os.path.join(came, _NAMES), encoding="ascii") as file:
             told = json.load(file)
         for name, place in self._came_places(came, Parcel(*told["parcel"])).items():
@@ -452,18 +458,19 @@ class Depot:
         remove_tree(f"{came}.gone")
 
     def _came_places(self, came: str, parcel: Parcel) -> dict[str, str]:
-        """The places here of what came: the node may have learned which session the id stands for."""
+        """Return the places here of a returned parcel's contents. The node may have recorded which session the id
+        names."""
         new = session_of(os.path.join(came, _STATE), parcel.session_id)
         return self._places(parcel, session_of(self.state_dir, parcel.session_id) if new == parcel.session_id else new)
 
     def _sent_places(self, parcel: Parcel) -> dict[str, str]:
-        """As `_places`, with what a process only reads."""
+        """Return `_places` and the files that a process only reads."""
         key = os.path.join(self.state_dir, KEY_NAME)
         files = {os.path.relpath(file, self.directory): file for file in parcel.files}
         return {**self._places(parcel), **files, os.path.join(_STATE, KEY_NAME): key}
 
     def _places(self, parcel: Parcel, session_id: str = "") -> dict[str, str]:
-        """The names in a parcel of what a process changes, with their places on this machine."""
+        """Return the names in a parcel of files that a process changes, with their places on this machine."""
         named = parcel.session_id
         paths = SessionPaths(self.state_dir, session_id or session_of(self.state_dir, named))
         of_state = (*paths.checkpoint_files, paths.records, os.path.join(self.state_dir, FOLDER, f"{named}.json"))
@@ -475,21 +482,23 @@ class Depot:
 
 
 class LostCosts:
-    """The possible costs of processes whose parcels were lost, by task key: no session has them on record."""
+    """The possible costs of processes whose parcels were lost, by task key: no session's record contains them."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.join(directory, "work")
 
     def settle(self, key: str) -> None:
-        """Before an attempt: whatever is still out is lost. Raises OSError."""
+        """Count a parcel that is still out as lost, before a new attempt. Raises OSError."""
         self._write(key, self.total(key), 0.0)
 
     def set_risk(self, key: str, risk: float) -> None:
-        """Note the cost that a process may have; 0 once it is on record, or never started. Raises OSError."""
+        """Record the possible cost of a process; 0 once its actual cost is recorded, or if it never started. Raises
+        OSError."""
         self._write(key, self._read(key)[0], risk)
 
     def total(self, key: str) -> float:
-        """The cost of the task's lost processes, with what is out: after a crash of the batch that is lost as well."""
+        """Return the cost of the task's lost processes and of a parcel that is out: after a crash of the batch, the
+        latter is lost too."""
         return sum(self._read(key))
 
     def _read(self, key: str) -> tuple[float, float]:
@@ -505,13 +514,13 @@ class LostCosts:
 
 
 def open_private(path: str) -> IO[bytes]:
-    """A new file that only its owner can read, since sessions' records go through it. Raises OSError."""
+    """Open a new file that only its owner can read, because it contains sessions' records. Raises OSError."""
     return os.fdopen(LOCAL_DISK.open_new(path), "wb")
 
 
 def _add(archive: tarfile.TarFile, place: str, name: str) -> None:
-    """Add a file or a tree, with files that their owner may not read. Left out is what is special, is gone when its
-    turn comes, or has a path that is too long for the system."""
+    """Add a file or a tree, including files without read permission. Special files, files that vanish meanwhile, and
+    paths that are too long for the system are left out."""
     waiting = [(place, name)]
     with contextlib.ExitStack() as closing:
         while waiting:
@@ -540,7 +549,7 @@ def _add(archive: tarfile.TarFile, place: str, name: str) -> None:
 
 
 def _check(came: str, names: Iterable[str]) -> None:
-    """Raises TarError for links and the like in place of a session's files, or of its workspace as a whole."""
+    """Raise TarError if a session's file, or its workspace's directory itself, is a link or a special file."""
     for name in names:
         top = os.path.join(came, name)
         parts = [top]
@@ -553,7 +562,7 @@ def _check(came: str, names: Iterable[str]) -> None:
 
 
 def _bring(source: str, place: str) -> None:
-    """Move the source to a free place, or copy it to one on another disk."""
+    """Move the source to an unused path, or copy it if that is on another disk."""
     try:
         _rename(source, place)
     except OSError as error:
@@ -567,7 +576,8 @@ def _bring(source: str, place: str) -> None:
 
 
 def _rename(source: str, place: str) -> None:
-    """Rename, also a directory that its owner may not write in, which no move to another directory takes."""
+    """Rename a file or directory, including a directory without write permission, which cannot be moved to another
+    parent as it is."""
     try:
         os.rename(source, place)
     except PermissionError:
@@ -580,7 +590,7 @@ def _rename(source: str, place: str) -> None:
 
 
 def _sync_disks() -> None:
-    """Make a whole tree durable: one call, where each of its files would need one. Windows has no such call."""
+    """Make a whole tree durable with one call instead of one per file. Windows has no such call."""
     if hasattr(os, "sync"):
         os.sync()
 
