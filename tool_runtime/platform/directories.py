@@ -127,7 +127,7 @@ def copy_attributes(directory: int | None, name: str, target: int) -> None:
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         if sys.platform == "darwin":
-            import ctypes  # as in `moves`
+            import ctypes  # slow to import, as in `_system_call`
 
             copy = ctypes.CDLL(None, use_errno=True).fcopyfile
             if copy(fd, target, None, ctypes.c_uint32(_COPYFILE_ACL_AND_XATTR)) != 0:

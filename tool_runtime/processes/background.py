@@ -399,7 +399,7 @@ class ServerProcess(MarkedProgram):
 def _refuse_missing(params: ServerParams) -> None:
     """Raise ToolFault for a missing or non-executable program, which a start in the sandbox would not report."""
     program = params.argv[0]
-    is_file = os.path.isabs(program) and os.path.isfile(program)  # a relative one would be the workspace's
+    is_file = os.path.isabs(program) and os.path.isfile(program)  # a relative one would be in the workspace
     if not (is_file and os.access(program, os.X_OK)):
         code = errno.EACCES if is_file else errno.ENOENT
         raise fault_of(OSError(code, os.strerror(code)), program)

@@ -128,8 +128,8 @@ class RunningCommand(Protocol):
         """Wait for the ends of the pipes, at most `drain_s`."""
 
     async def end(self) -> Leftovers:
-        """Send SIGTERM to the tree, then kill it. A cancellation skips the rest of the grace; another one skips the
-        wait for the kill, which continues in its thread."""
+        """Ask the tree to end (SIGTERM on POSIX), then kill it. A cancellation skips the rest of the grace; another one
+        skips the wait for the kill, which continues in its thread."""
 
     async def kill(self) -> Leftovers:
         """Kill the tree without grace."""

@@ -43,7 +43,7 @@ TAKEN, OUTDATED, AGAIN = b"t", b"o", b"a"
 """Reports of a ready process: it becomes the program; the mounts changed; the host must repeat the request."""
 INTEGER = struct.Struct("i")
 DESCRIPTORS = 5  # the reply, the three standard streams, the request
-HIGHEST = 256  # this process has fewer descriptors
+HIGHEST = 256  # more than the descriptors of this process
 SETTLE_MS = 3
 """Time that a program runs before the next process is prepared, unless a request arrives first."""
 
@@ -369,7 +369,7 @@ def start(request: dict[str, Any], streams: list[int], reply: socket.socket, lis
     try:  # noqa: SIM105  as in `tell`
         os.write(
             taken, TAKEN + INTEGER.pack(len(content)) + content
-        )  # not before: the launcher would use the processor
+        )  # not earlier, because the launcher would compete for the processor
     except BrokenPipeError:  # the launcher has died; the program runs anyway
         pass
     for target, descriptor in enumerate(streams):

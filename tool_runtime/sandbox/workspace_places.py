@@ -43,7 +43,8 @@ class Entry(NamedTuple):
     content: str | None
 
     def same_as(self, other: Entry) -> bool:
-        """True if mode and content are the same, regardless of times. If a content is None, everything is compared."""
+        """True if mode and content are the same, regardless of times. If a content is None, all other fields are
+        compared."""
         if self.content is None or other.content is None:
             return self[:5] == other[:5]
         # The host never sets a set-user-id bit, so it could not restore one.
