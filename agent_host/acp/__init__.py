@@ -18,7 +18,7 @@ Rules:
 
 - Only what works is advertised. Files and terminals of the editor (`fs/*`, `terminal/*`) are not used: effects go
   through the policy and the sandbox of the session, and so does the model's view of the disk.
-- `cwd` is absolute, and on load and resume the workspace on record: a session does not move to where an editor stands.
+- `cwd` is absolute, and on load and resume the workspace on record: a session does not move to an editor's directory.
 - What a client sends has bounds, and a message that is wrong is answered; the process lives on. What it sends is not
   trusted either: editors take `mcpServers` from files of the project, so that these are started only if the user's own
   configuration says so (`acp.client_servers`), and then sandboxed.
@@ -78,9 +78,9 @@ _EXTRA: Final = {"mcpServers": _SERVERS, "additionalDirectories": _FOLDERS}
 
 class AgentLaunch(NamedTuple):
     """The options of the command line for all sessions: those of `serve` as they were given, the environment and the
-    directory of the processes. `provider_problem` looks for a provider and says why there is none; `choices_of` gives
-    the options in a workspace; `window_of` the window of a model. With `client_servers` the MCP servers that a client
-    names are started; with `takes_pictures` the model can look at pictures."""
+    directory of the processes. `provider_problem` looks for a provider and returns why there is none; `choices_of`
+    gives the options in a workspace; `window_of` the window of a model. With `client_servers` the MCP servers that a
+    client names are started; with `takes_pictures` the model can look at pictures."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -142,7 +142,7 @@ class Agent:
         return method._replace(serve=serve)
 
     async def aclose(self) -> None:
-        """End what the editor has left: idle sessions are over, a task that is open stays resumable."""
+        """End the sessions that the editor left: idle ones are over, an open task stays resumable."""
         idle = [one for one in self._sessions.values() if not one.is_busy and one.open_task is None]
         for session in self._sessions.values():
             await session.close()
@@ -213,7 +213,7 @@ class Agent:
         session.options = ChosenOptions(choices, {**started, "sandbox": wanted})
         self._sessions[session.session_id] = session
         self._greet(session, given)
-        asyncio.get_running_loop().call_soon(session.speak)  # behind the reply
+        asyncio.get_running_loop().call_soon(session.speak)  # after the reply
         return {"sessionId": session.session_id, **session.options.to_wire()}
 
     async def _load(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -384,8 +384,8 @@ _NOT_STARTED: Final = (
 
 
 class StateProcess:
-    """A process of `serve` without a session, for what is asked of the state directory; started when it is needed, and
-    ended by itself after a while without a session."""
+    """A process of `serve` without a session, for requests about the state directory; started when needed, and exits by
+    itself after a while without a session."""
 
     def __init__(self, launch: AgentLaunch, starter: Starter) -> None:
         self._launch = launch
@@ -453,7 +453,7 @@ async def _diff(session: EditorSession) -> str:
 class _TypedCommand(NamedTuple):
     about: str
     run: Callable[[EditorSession], Awaitable[str]] | None
-    """What it answers; None for one that continues the open task."""
+    """The answer to a command; None if it continues the open task."""
 
 
 _COMMANDS: Final = {
@@ -464,7 +464,7 @@ _COMMANDS: Final = {
 }
 
 
-# What a client says
+# Messages of a client
 
 
 def _features_in(capabilities: Any) -> Features:

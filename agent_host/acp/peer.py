@@ -48,7 +48,7 @@ class PeerMethod(NamedTuple):
 
 
 class RpcPeer:
-    """One connection; a `Receiver` for its channel. `on_end` is called once the other side has no more to say."""
+    """One connection; a `Receiver` for its channel. `on_end` is called once the other side sends nothing more."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class RpcPeer:
                 reply.set_exception(PeerGone())
         self._on_end()
 
-    # What the agent says
+    # Messages of the agent
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
         """Send a notification."""
@@ -110,12 +110,12 @@ class RpcPeer:
             del self._asked[number]
 
     async def drain(self) -> None:
-        """Wait until the other side takes more, if it is far behind."""
+        """Wait until the other side reads more, if it is far behind."""
         if self._channel.waiting_bytes > _MOST_WAITING_BYTES and not self._is_over:
             await self._channel.drain()
 
     async def close(self) -> None:
-        """Cancel what is being served, and leave the other side."""
+        """Cancel the requests in progress, and disconnect."""
         tasks = [*self._serving.values(), *([] if self._draining is None else [self._draining])]
         for task in tasks:
             task.cancel()
@@ -123,7 +123,7 @@ class RpcPeer:
         await self._channel.drain()
         self._channel.close()
 
-    # What the other side says
+    # Messages of the other side
 
     def _take(self, line: bytes | messages.FramingError) -> None:
         message = messages.read_line(line)
@@ -172,7 +172,7 @@ class RpcPeer:
 
     def _on_served(self, id_json: bytes, _task: asyncio.Task[None]) -> None:
         del self._serving[id_json]
-        if id_json in self._unanswered:  # cancelled, perhaps before it began
+        if id_json in self._unanswered:  # cancelled, perhaps before it started
             self._unanswered.discard(id_json)
             self._refuse(id_json, messages.RpcError(REQUEST_CANCELLED, "the request was cancelled"))
 
@@ -184,7 +184,7 @@ class RpcPeer:
             return
         method = self._notifications.get(request.method)
         params = _given(request)
-        if method is not None and method.shape.fits(params):  # nobody answers a notification, a wrong one neither
+        if method is not None and method.shape.fits(params):  # a notification gets no answer, not even an invalid one
             method.serve(params)
 
     async def _serve(self, id_json: bytes, request: messages.RpcRequest) -> None:

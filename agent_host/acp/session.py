@@ -1,11 +1,11 @@
-"""One session of an editor: its turn, its questions, and what the editor hears of it.
+"""One session of an editor: its turn, its questions, and the updates that the editor gets.
 
-A turn is one prompt. It ends with the end of its task, and its answer is sent after everything else that the session
-said. A task that is open when a prompt comes (a crash or a pause left it) is cancelled first: what it did is in the
+A turn is one prompt. It ends with the end of its task, and its answer is sent after all other updates of the session. A
+task that is open when a prompt comes (a crash or a pause left it) is cancelled first: what it did is in the
 conversation, so that nothing is done twice. `/continue` continues it instead.
 
-What needs a request to the session beside an event (usage, the diff of a change, an answer) runs in a task of its own,
-because a listener must not wait for its session; the turn ends once they are done.
+Work that needs a request to the session in addition to an event (usage, the diff of a change, an answer) runs in a task
+of its own, because a listener must not wait for its session; the turn ends once they are done.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class _Turn:
 
 
 class EditorSession:
-    """A `Listener` of one session. `reopen` gives it a process again, `window_of` knows the window of a model."""
+    """A `Listener` of one session. `reopen` starts a process for it again, `window_of` returns the window of a
+    model."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class EditorSession:
         """True while a prompt of it runs."""
         return self._turn is not None
 
-    # What the editor asks for
+    # Requests of the editor
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask the session, in another process if it has none. Raises AcpError."""
@@ -286,13 +287,13 @@ class EditorSession:
         for one in (self.begun, self.replayed):
             if not one.done():
                 one.set_exception(gone)
-                one.exception()  # nobody may be waiting
+                one.exception()  # there may be no waiter
         for task in self._questions.values():
             task.cancel()
         for output in self._outputs.values():
             output.stop()
         self._outputs.clear()
-        self.open_task, self._is_paused = None, False  # the next process says what is open
+        self.open_task, self._is_paused = None, False  # the next process reports the open questions
         if self.is_closing:
             return
         self.tell(updates.Told("error", f"{gone}", "The next prompt resumes the session: nothing is done twice."))
@@ -305,17 +306,17 @@ class EditorSession:
         """See Listener."""
         self.tell(updates.Told("info", "The session was resumed in another process"))
 
-    # What the editor hears
+    # Updates to the editor
 
     def speak(self) -> None:
-        """Say what was held, and hold nothing more: the editor knows the session."""
+        """Send the retained updates, and retain no more: the editor has the session's id."""
         self._may_speak = True
         held, self._held = self._held, []
         for update in held:
             self.update(update)
 
     def tell(self, told: updates.Told) -> None:
-        """Tell the person something."""
+        """Send a text for the user."""
         self.update(updates.notice_update(told, takes_notices=self._features.notices))
 
     def show_mode(self) -> None:
@@ -327,7 +328,7 @@ class EditorSession:
         self.update({"sessionUpdate": "config_option_update", "configOptions": self.options.config_options})
 
     def answer_text(self, text: str) -> None:
-        """Say something as the answer to a command."""
+        """Send a text as the answer to a command."""
         self.update(updates.text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
 
     def _say(self, one: updates.Update | updates.Told) -> None:
@@ -337,7 +338,7 @@ class EditorSession:
             self.update(one)
 
     def update(self, update: updates.Update) -> None:
-        """Send one update, once the editor knows the session."""
+        """Send one update, once the editor has the session's id."""
         if not self._may_speak:
             self._held.append(update)
             return
@@ -374,7 +375,7 @@ class EditorSession:
             self._spawn(self._show_diffs(task_id, update))
 
     async def _show_diffs(self, task_id: str | None, update: updates.Update) -> None:
-        """Show how the files that a call changed differ from what they were when its task began."""
+        """Show how the files that a call changed differ from their state when its task started."""
         paths = [one["path"] for one in update["locations"][:_MOST_DIFFED]]
         params = {"filePaths": paths, **({} if task_id is None else {"taskId": task_id})}
         with contextlib.suppress(RpcFailure, SessionGone):
@@ -488,7 +489,7 @@ class _Output:
 def error_of(error: RpcFailure | SessionGone | OSError) -> AcpError:
     """The error of a session as one of the protocol."""
     if isinstance(error, RpcFailure):
-        # Other numbers mean something else in this protocol: the name says which error of the session it is.
+        # Other numbers have another meaning in this protocol, so the name identifies the session's error.
         code = error.code if error.code in (INVALID_REQUEST, -32602) else INTERNAL_ERROR
         return AcpError(code, str(error), {"code": error.name, "retryable": error.retryable})
     return AcpError(INTERNAL_ERROR, str(error))
@@ -496,7 +497,7 @@ def error_of(error: RpcFailure | SessionGone | OSError) -> AcpError:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turn what a session or its start raises into errors of the protocol."""
+    """Turn exceptions of a session or its start into errors of the protocol."""
     try:
         yield
     except TooManySessions as error:

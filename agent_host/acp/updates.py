@@ -1,6 +1,6 @@
-"""From what a session says to what an editor shows: events and items of a transcript as updates of ACP. Pure.
+"""Translation for editors: events and items of a transcript as updates of ACP. Pure.
 
-Paths are absolute, kinds are those of the protocol, and texts that the host itself writes are fit to be shown
+Paths are absolute, kinds are those of the protocol, and texts that the host itself writes are safe to display
 (`display_text`). The content of a call replaces what an editor has of it, so each update has all of it.
 """
 
@@ -125,7 +125,7 @@ def title_of(tool_name: str, summary: str) -> str:
 
 
 def locations_in(arguments: Mapping[str, Any], workspace: str) -> list[dict[str, Any]]:
-    """The absolute places that arguments name, with the first line to read if they say so."""
+    """The absolute locations that arguments name, with the first line to read if they have one."""
     found: list[dict[str, Any]] = []
     line = arguments.get(_FIRST_LINE)
     for name in _PATHS:
@@ -288,8 +288,8 @@ _CAPABILITY_OF: Final = {
 """The capabilities of tools whose calls are shown again: a transcript names the tool alone."""
 
 
-# Questions of a session to the person at the editor: a call that waits for approval, and what an MCP server asks in the
-# middle of one. Pure but for the request itself. Whatever is no answer is a denial.
+# Questions of a session to the person at the editor: a call that waits for approval, and elicitation of an MCP server
+# during one. Pure but for the request itself. Anything that is not an answer is a denial.
 
 _DETAILS_BYTES: Final = 32_000
 _CUT: Final = ("more characters are not shown]", "more]", "…")
@@ -302,7 +302,7 @@ NO_FORM: Final = "an MCP server asked something, and this editor shows no forms"
 
 
 class ApprovalParams(NamedTuple):
-    """The parameters of an ApproveAction but for the id; `note` tells the person why nobody was asked."""
+    """The parameters of an ApproveAction without the id; `note` tells the user why there was no question."""
 
     params: Mapping[str, Any]
     note: str = ""
@@ -376,7 +376,7 @@ def _permission_in(result: Any, payload: Mapping[str, Any]) -> ApprovalParams:
     return denial("denied by the user" if chosen == _DENY else "the editor gave no answer")
 
 
-# What an MCP server asks
+# Elicitation of an MCP server
 
 
 async def _elicit(peer: RpcPeer, session_id: str, payload: Mapping[str, Any], features: Features) -> ApprovalParams:
@@ -483,7 +483,7 @@ def _text(block: Mapping[str, Any], name: str, path: str) -> str:
 
 # Modes and options of a session, as an editor shows them: policy, model and sandbox of `SetMode`.
 #
-# The lists are suggestions. `serve` decides whether a change holds: the policy that is chosen counts beside that of the
+# The lists are suggestions. `serve` decides if a change applies: the chosen policy counts in addition to that of the
 # launch, and the stricter decision wins; the sandbox goes no lower than the launch; the model has to be one that the
 # launch allows.
 
@@ -508,7 +508,7 @@ class ChosenOptions:
     """The options of one session as they are now."""
 
     def __init__(self, choices: Choices, started: Mapping[str, Any]) -> None:
-        """`started` is what the session says of its launch (`session_started`)."""
+        """`started` is the session's report of its launch (`session_started`)."""
         self._known = choices.known
         self._launch = self._fields(choices.launch, started)
         self._now = dict(self._launch)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 class StreamChannel:
     """A client on two descriptors, such as the standard streams.
 
-    Pipes and sockets are watched by the event loop and keep their modes; what it cannot watch (files, and anything on
-    Windows) has threads. So has writing to a terminal: one that polls as writable may have room for a few bytes only,
-    and then keeps the writer waiting.
+    Pipes and sockets are watched by the event loop and keep their modes; threads serve what it cannot watch (files, and
+    anything on Windows). They also write to terminals: a terminal that polls as writable may have room for a few bytes
+    only, and then blocks the writer.
     """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
@@ -77,8 +77,8 @@ class StreamChannel:
             receiver.end()
 
 
-# Reading and writing descriptors without waiting for the other side: watched by the event loop where it shows when
-# they are ready, else in a thread.
+# Reading and writing descriptors without blocking: watched by the event loop if it can report when they are ready, else
+# in a thread.
 
 _READ_BYTES: Final = 256 * 1024
 # A pipe that polls as writable takes this much without waiting, whatever its mode (PIPE_BUF of Linux and the BSDs).
@@ -100,7 +100,7 @@ def can_be_watched(fd: int) -> bool:
 
 
 class _Reader:
-    """Hands over what can be read as it comes; `ended` is called once, at the end of the stream. Begins paused."""
+    """Reader that passes on bytes as they arrive; calls `ended` once, at the end of the stream. Starts paused."""
 
     def __init__(self, fd: int, received: Callable[[bytes], None], ended: Callable[[], None]) -> None:
         self._fd = fd
@@ -170,7 +170,7 @@ class _ThreadedReader(_Reader):
 
 
 class _Writer:
-    """Writes without waiting. `broken` is called when nobody reads any more; what comes after the end is dropped."""
+    """Non-blocking writer. Calls `broken` when the reader is gone; data after the end is dropped."""
 
     def __init__(self, fd: int, broken: Callable[[], None]) -> None:
         self._fd = fd
@@ -232,7 +232,7 @@ class _PolledWriter(_Writer):
                     self._parts[0] = part[written:]
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError:  # nobody reads any more
+        except OSError:  # the reader is gone
             self.close()
             self._broken()
             return
@@ -289,8 +289,8 @@ class _ThreadedWriter(_Writer):
             self._broken()
 
 
-# Local sockets: mode 0600 in a directory that is the user's alone; named pipes on Windows. Who comes is looked at, and
-# again with all that it sends.
+# Local sockets: mode 0600 in a directory that only the user can access; named pipes on Windows. A peer is checked when
+# it connects, and again with everything that it sends.
 
 _PIPES = "\\\\.\\pipe\\"
 _MAX_PATH_BYTES = 104 if sys.platform == "darwin" else 107
@@ -300,7 +300,7 @@ class ClientCheck(Protocol):
     """The check of one client."""
 
     def refusal(self) -> str | None:
-        """Why the client is refused now, None where it is not."""
+        """The reason to refuse the client now; None if there is none."""
 
     def close(self) -> None:
         """The client is gone."""
@@ -390,7 +390,7 @@ class SocketChannel(asyncio.Protocol):
 
     def pause_reading(self, *, paused: bool) -> None:
         """See Channel."""
-        # Behind the end there is nothing to read, and it would be reported again.
+        # After the end there is nothing to read, and the end would be reported again.
         if self._transport is not None and self._receiver is not None and not self._transport.is_closing():
             if paused:
                 self._transport.pause_reading()
@@ -437,8 +437,8 @@ async def listening(
 
 @contextlib.contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """A name for the socket at `path` that is short enough for the system: where its own is not, one by a link in a
-    directory that is there for so long, and nobody else's. Raises OSError."""
+    """A name for the socket at `path` that is short enough for the system: if its own is too long, a name through a
+    link in a temporary private directory. Raises OSError."""
     if len(os.fsencode(path)) <= _MAX_PATH_BYTES:
         yield path
         return
@@ -479,7 +479,7 @@ def _appear(bound: socket.socket, path: str) -> None:
 
 
 def _check_directory(directory: str, option: str) -> None:
-    """Make the directory, 0700, or see that nobody else can put something else in the socket's place."""
+    """Make the directory, 0700, or check that no other user can replace the socket."""
     if not os.path.isdir(directory):
         make_private_dir(directory)
         return

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 between bytes and values: what a line asks for, and what goes back. Pure."""
+"""JSON-RPC 2.0 between bytes and values: requests of a line, and replies. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class RpcError(NamedTuple):
 
 
 class RpcRequest(NamedTuple):
-    """One request. `id_json` is the id as it goes back, None for a notification; `fault` where it cannot be served."""
+    """One request. `id_json` is the id as it is sent back, None for a notification; `fault` is set if it cannot be
+    served."""
 
     id_json: bytes | None
     method: str = ""
@@ -64,8 +65,8 @@ class RpcLine(NamedTuple):
 
 
 def parse(line: bytes) -> RpcLine:
-    """The requests of one line; what is wrong with one is in its `fault`. Responses are apart from them: nobody answers
-    a response."""
+    """The requests of one line; a request's error is in its `fault`. Responses are separate, because a response gets no
+    answer."""
     try:
         value = _keep_exact_ids(json_text.loads(line), line)
     except json_text.TooDeep as error:
@@ -102,7 +103,7 @@ def unknown_method(method: str, known: Iterable[str]) -> RpcError:
 
 
 def internal_error(error: Exception) -> RpcError:
-    """The error for an exception that nobody expected, whose traceback AGENT_HOST_DEBUG=1 shows."""
+    """The error for an unexpected exception; AGENT_HOST_DEBUG=1 shows its traceback."""
     if os.environ.get("AGENT_HOST_DEBUG") == "1":
         sys.excepthook(type(error), error, error.__traceback__)
     return RpcError(INTERNAL_ERROR, f"internal error: {type(error).__name__}: {error}", "INTERNAL_ERROR")
@@ -181,7 +182,7 @@ def _load_with_half_characters(line: bytes) -> Any:
 
 
 def _keep_exact_ids(value: Any, line: bytes) -> Any:
-    """`value`, read once more where an id is beyond 64 bits: it came as a float, and has to go back as it was sent."""
+    """`value`, parsed again if an id is beyond 64 bits: it was read as a float, and must be sent back as it came."""
     members = value if isinstance(value, list) else [value]
     ids = (member.get("id") for member in members if isinstance(member, dict))
     return json.loads(line) if any(isinstance(one, float) and abs(one) >= _FIRST_ROUNDED for one in ids) else value
@@ -194,7 +195,7 @@ _MAX_LISTED_CHARS: Final = 200
 
 
 class InvalidParams(Exception):
-    """Parameters that break their shape; `str()` says which and why."""
+    """Parameters that do not fit their shape; `str()` names them and the reason."""
 
 
 class Params(Record):
@@ -225,7 +226,7 @@ def name(most_chars: int = 1024) -> Text:
 
 
 def prose(most_chars: int, *, least_chars: int = 0) -> Text:
-    """A string for people and models; what half of a character it holds is replaced later on."""
+    """A string for people and models; lone surrogates in it are replaced later."""
     return Text(least_chars, most_chars, nul=True, halves=True)
 
 
@@ -244,7 +245,7 @@ def check(shape: Shape, value: Mapping[str, Any]) -> None:
 
 
 # Bytes to messages and back, in either framing (interface section 2): one JSON object a line, or a Content-Length
-# header before each, as language servers have it. Pure; it holds what is left of an unfinished message.
+# header before each, as language servers have it. Pure; it buffers the unfinished message.
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_HEADER_BYTES: Final = 4096
@@ -255,7 +256,7 @@ _FIRST_FIELD: Final = b"content-length:"
 
 
 class FramingError(Exception):
-    """The error in place of a message that cannot be read; `str()` says why."""
+    """The error in place of a message that cannot be read; `str()` is the reason."""
 
 
 class LineTooLong(FramingError):
@@ -263,9 +264,9 @@ class LineTooLong(FramingError):
 
 
 class Framing:
-    """The messages of one client. Its first bytes that are no white space and no byte order mark say which framing it
-    speaks: `Content-`, in any case, begins a header, anything else a line. Until then it is spoken to as the client
-    `before` it, where there was one, else in lines."""
+    """The messages of one client. Its first bytes apart from white space and a byte order mark determine its framing:
+    `Content-`, in any case, begins a header, anything else a line. Until then it gets the framing of the client
+    `before` it, if there was one, else lines."""
 
     def __init__(self, limit: int = MAX_LINE_BYTES, *, before: Framing | None = None) -> None:
         self._limit = limit
@@ -312,7 +313,7 @@ class LineSplitter:
         self._skipping = False
 
     def feed(self, data: bytes) -> Iterator[bytes | LineTooLong]:
-        """The lines that `data` completes; LineTooLong in place of one, as soon as it is known to be."""
+        """The lines that `data` completes; LineTooLong in place of a line as soon as it exceeds the limit."""
         *ends, rest = data.split(b"\n")
         for piece in ends:
             yield from self._take(piece)
@@ -323,7 +324,7 @@ class LineSplitter:
         yield from self._take(rest)
 
     def end(self) -> bytes | None:
-        """The last line where the stream ended without a newline; None when nothing is left."""
+        """The last line if the stream ended without a newline; None if nothing is left."""
         left = bytes(self._rest) or None
         self._rest.clear()
         self._skipping = False
@@ -340,11 +341,11 @@ class LineSplitter:
 
 
 class HeaderSplitter:
-    """Messages behind headers. A header is lines of `Name: value`, each ended by CRLF, or by LF alone, and an empty
-    line. Of its fields Content-Length counts; the others are passed over.
+    """Messages with headers. A header is lines of `Name: value`, each ended by CRLF, or by LF alone, and an empty line.
+    Only the field Content-Length counts; others are ignored.
 
     After a header that cannot be read everything is skipped until a line begins with `Content-Length:`. No line within
-    a JSON text does, so no part of a message is taken for a header. Memory is bounded by `limit`, and that of a header
+    a JSON text does, so no part of a message is treated as a header. Memory is bounded by `limit`, and that of a header
     by MAX_HEADER_BYTES.
     """
 
@@ -359,7 +360,7 @@ class HeaderSplitter:
         self._is_lost = False
 
     def feed(self, data: bytes) -> Iterator[bytes | FramingError]:
-        """The messages that `data` completes; FramingError in place of one, as soon as it is known to be."""
+        """The messages that `data` completes; FramingError in place of a message as soon as the error is found."""
         self._rest += data
         before = -1
         while self._rest and len(self._rest) != before:
@@ -367,7 +368,7 @@ class HeaderSplitter:
             yield from self._take_body() if self._missing_bytes else self._take_line()
 
     def end(self) -> FramingError | None:
-        """An error for a message that the end of the stream cuts off; what is skipped had its own."""
+        """An error for a message that the end of the stream cuts off; skipped data already had its error."""
         begun = self._missing_bytes or self._has_fields or self._rest.strip()
         is_cut_off = begun and not self._skips_body and not self._is_lost
         self._begin_header()
@@ -382,7 +383,7 @@ class HeaderSplitter:
         end = self._rest.find(b"\n")
         if self._is_lost:
             self._is_lost = self._rest[: len(_FIRST_FIELD)].lower() != _FIRST_FIELD
-            if self._is_lost:  # its first bytes say that what follows is skipped as well
+            if self._is_lost:  # its first bytes show that the rest is skipped as well
                 del self._rest[slice(end + 1) if end >= 0 else slice(len(_FIRST_FIELD), None)]
                 return
         line = bytes(self._rest[:end] if end >= 0 else self._rest)

@@ -190,7 +190,7 @@ async def create_session(served: Served, params: Mapping[str, Any]) -> dict[str,
         ),
         servers=_servers_in(params),
     )
-    # Told and begun behind the reply, which goes out before the event loop turns.
+    # Announced and started after the reply, which is sent before the event loop turns.
     opened.session.announce(params["executionEnvironment"])
     opened.session.warm_up()
     return _fields(opened, version)
@@ -548,8 +548,7 @@ def _servers_in(params: Mapping[str, Any]) -> tuple[ClientServer, ...]:
 
 
 def _owner_in(params: Mapping[str, Any]) -> Owner | None:
-    """The owner of the sessions that are asked for, if a request says both parts; a session of this process says it
-    better."""
+    """The owner of the requested sessions, if a request has both parts; a session of this process takes precedence."""
     if "userId" in params and "tenantId" in params:
         return Owner(params["tenantId"], params["userId"])
     return None
@@ -566,8 +565,8 @@ def _events_that_fit(events: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _common_version(offered: Sequence[str] | None) -> str:
-    """The highest version of the protocol that the client supports too; the host's highest if it does not say.
-    Raises Incompatible if there is none."""
+    """The highest version of the protocol that the client supports too; the host's highest if it names none. Raises
+    Incompatible if there is none."""
     common = [version for version in PROTOCOL_VERSIONS if offered is None or version in offered]
     if not common:
         raise errors.Incompatible(

@@ -1,8 +1,8 @@
 """The channel of open questions: each session process answers at a socket of its own in the state directory, from its
-first open question to its end, and whoever has that directory finds all of them there.
+first open question to its end, and anyone who can access that directory finds all of them there.
 
-The methods are two, in the framing of `serve`: ListApprovals and ApproveAction. A connection is short, small and one of
-few, so that nobody holds the session up. Who connects is checked as for `serve --socket`.
+The methods are two, in the framing of `serve`: ListApprovals and ApproveAction. Connections are limited in time, size
+and number, so that no client blocks the session. Who connects is checked as for `serve --socket`.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ class Desk(Protocol):
         """True if it is the form of an MCP server."""
 
     def answer_to(self, approval_id: str) -> GivenAnswer | None:
-        """The answer that it has got."""
+        """The answer that it got."""
 
     def decide(self, approval_id: str, *, approved: bool, scope: Any, reason: str | None, answered_by: Any) -> str:
         """Answer it: `delivered` or `not_found`."""
 
 
 class QuestionChannel:
-    """The channel of this process's session. `check` is that of `listening`; `notice` tells a person in a line that
-    there is none."""
+    """The channel of this process's session. `check` is that of `listening`; `notice` gets a line for the user if the
+    channel cannot be opened."""
 
     def __init__(self, state_dir: str, check: Callable[[Any], ClientCheck], notice: Callable[[str], None]) -> None:
         self._state_dir = state_dir
@@ -90,7 +90,7 @@ class QuestionChannel:
             self._serving = asyncio.ensure_future(self._serve(SessionPaths(self._state_dir, session_id).questions))
 
     async def close(self) -> None:
-        """Take the channel away."""
+        """Remove the channel."""
         self._over.set()
         if self._serving is not None:
             await self._serving
@@ -125,7 +125,8 @@ class QuestionChannel:
         return client
 
     def _drop(self, client: ClientConnection) -> None:
-        """The client has said all, its time is over, or the session ends: it gets its answers, within its time."""
+        """Send the client its answers, within its time: it has sent everything, its time is over, or the session
+        ends."""
         timer = self._clients.pop(client, None)
         if timer is None:
             return
@@ -185,7 +186,7 @@ async def _finish(client: ClientConnection, within_s: float) -> None:
 
 
 class Unanswered(Exception):
-    """A live session does not say what it asks; `str()` says why."""
+    """A live session does not report its questions; `str()` is the reason."""
 
 
 def live_sessions(state_dir: str) -> list[str]:
@@ -200,8 +201,8 @@ def live_sessions(state_dir: str) -> list[str]:
 
 
 def open_questions(state_dir: str, problem: Callable[[str], object]) -> list[dict[str, Any]]:
-    """The open questions of all live sessions, as GetSessionState has them; `problem` gets a line for each session
-    that does not say them."""
+    """The open questions of all live sessions, as GetSessionState has them; `problem` gets a line for each session that
+    does not report them."""
     found: list[dict[str, Any]] = []
     for session_id, told in _asked(state_dir, {"ListApprovals": {}}, problem):
         rows = told.get("approvals", [])
@@ -211,7 +212,7 @@ def open_questions(state_dir: str, problem: Callable[[str], object]) -> list[dic
 
 def answer(state_dir: str, given: Mapping[str, Any], problem: Callable[[str], object]) -> dict[str, Any] | None:
     """The outcome of an answer, `given` as the parameters of ApproveAction: {status, decision?, answeredBy?}; None if
-    no live session knows the question."""
+    no live session has the question."""
     for _, told in _asked(state_dir, {"ApproveAction": given}, problem):
         if told.get("status") != "not_found" or "decision" in told:
             return told
@@ -246,7 +247,7 @@ def _result(data: bytes) -> dict[str, Any]:
 
 
 def _exchange(path: str, line: bytes) -> bytes:
-    """The reply to one request. Raises OSError, Unanswered for a socket that somebody else has made."""
+    """The reply to one request. Raises OSError, Unanswered for a socket that another user has made."""
     if sys.platform == "win32":
         with open(path, encoding="utf-8") as file:
             pipe = file.read(256)
@@ -259,13 +260,13 @@ def _exchange(path: str, line: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as connection, short_name(path) as at:
         connection.settimeout(_LISTED_S)
         connection.connect(at)
-        with suppress(BrokenPipeError, ConnectionResetError):  # it may have said why already
+        with suppress(BrokenPipeError, ConnectionResetError):  # it may have sent the reason already
             connection.sendall(line)
         return b"".join(_pieces(connection.recv))
 
 
 def _pieces(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Yield what is read up to the end of a line. Raises Unanswered for a line without end."""
+    """Yield the data read up to the end of a line. Raises Unanswered for a line that is too long."""
     size = 0
     while True:
         try:

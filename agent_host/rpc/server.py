@@ -34,7 +34,7 @@ class Receiver(Protocol):
         """The next bytes."""
 
     def end(self) -> None:
-        """The other side is gone, or has nothing more to say. Called once."""
+        """Handle the end: the other side is gone or sends nothing more. Called once."""
 
 
 class Channel(Protocol):
@@ -45,16 +45,16 @@ class Channel(Protocol):
         """The bytes that were written and not taken yet."""
 
     def write(self, data: bytes) -> None:
-        """Hand over `data`, at once as far as the other side takes it. What comes after the end is dropped."""
+        """Send `data`, immediately as far as the other side accepts it. Data after the end is dropped."""
 
     async def drain(self) -> None:
         """Until the other side has taken all, or is gone."""
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Leave further bytes where they are, or take them again."""
+        """Stop reading, or start again."""
 
     def close(self) -> None:
-        """Let go of the client; what it has not taken is dropped."""
+        """Disconnect the client; unsent data is dropped."""
 
 
 class Notification(NamedTuple):
@@ -69,12 +69,12 @@ class Notification(NamedTuple):
 
 
 AFTER: Final = "$after"
-"""The member of a result that holds notifications which follow the reply at once, and is not sent."""
+"""The member of a result with the notifications that follow the reply immediately; it is not sent itself."""
 
 
 class Method(NamedTuple):
     """A method: the shape of its parameters and its handler. The rest is for docs/serve.md: the members of its result,
-    its own errors, and what it does."""
+    its own errors, and its description."""
 
     shape: messages.Params
     serve: Callable[..., Awaitable[Mapping[str, Any]]]
@@ -102,7 +102,7 @@ class Feed:
         return self._outbox
 
     def detach(self) -> None:
-        """Nobody is there."""
+        """Send events to no client."""
         outbox, self._outbox = self._outbox, None
         if outbox is not None:
             outbox.close()
@@ -123,7 +123,7 @@ class Feed:
 
 
 class ClientConnection:
-    """A `Receiver` for one client. `on_end` is called when the client is gone; `framing` is how it speaks."""
+    """A `Receiver` for one client. `on_end` is called when the client is gone; `framing` is the client's framing."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class ClientConnection:
         self._balance()
 
     def end(self) -> None:
-        """The client has nothing more to say, or is gone; a last line without its newline counts."""
+        """Handle the end of the client's input, or of the client; a last line without its newline counts."""
         last = self.framing.end()
         if last is not None:
             self._lines.append(last)
@@ -262,9 +262,10 @@ def _fault_of(error: Exception) -> messages.RpcError:
     return messages.internal_error(error)
 
 
-# The process behind `serve`: clients come and go, signals arrive, and at the end the session is over or resumable.
+# The process of `serve`: clients connect and disconnect, signals arrive, and at the end the session is over or
+# resumable.
 
-# What was answered goes out before the process does; a client that does not read it has had its chance.
+# Replies are sent before the process exits, for a limited time if a client does not read them.
 _GOODBYE_S = 2.0
 _ANSWERS_S = 10.0
 _HELD = -32031
@@ -298,7 +299,7 @@ class Server:
         self._left = asyncio.Event()
         self._answers_s = _ANSWERS_S
         self.gave_up = False
-        """True if it ends because nobody began a session."""
+        """True if it ends because no session was started."""
 
     def accept(self, channel: Channel) -> Receiver | None:
         """Serve the client, unless there is one already; then it gets an error, and None is returned."""
@@ -323,7 +324,7 @@ class Server:
         self._left.set()
 
     async def run(self) -> None:
-        """Until the session is over, or nobody is there any more."""
+        """Serve until the session is over, or no client is left."""
         if self._reconnect_s is not None and self._client is None:
             self._wait_for_a_session()
         over = asyncio.ensure_future(self._host.over.wait())
@@ -331,7 +332,7 @@ class Server:
         try:
             await asyncio.wait({over, left}, return_when=asyncio.FIRST_COMPLETED)
             if not over.done():
-                if self._client is not None:  # what it asked for before it left
+                if self._client is not None:  # its requests from before it left
                     await _run_within(self._client.await_answers(), self._answers_s)
                 await self._host.let_go()
         finally:
@@ -342,7 +343,7 @@ class Server:
     def _gone(self, client: ClientConnection) -> None:
         if client is not self._client:
             return
-        if self._reconnect_s is None:  # it may still read, and gets what comes until the end
+        if self._reconnect_s is None:  # it may still read, and gets everything until the end
             self.leave()
             return
         self._client = None
@@ -353,7 +354,7 @@ class Server:
         task.add_done_callback(self._closing.discard)
 
     async def _depart(self, client: ClientConnection) -> None:
-        """Do what a client asked for before it went, a Shutdown above all."""
+        """Serve the requests that a client sent before it left, above all a Shutdown."""
         await _run_within(client.finish(), _ANSWERS_S)
         await client.close()
         if self._client is not None:
@@ -368,7 +369,7 @@ class Server:
             self.leave()
 
     def _wait_for_a_session(self) -> None:
-        """Nobody is connected, and there is no session: a process that nobody comes to is not to stay for ever."""
+        """No client is connected and there is no session: a process without clients must not stay for ever."""
         if self._begin_s and self._waiting is None:
             self._waiting = asyncio.get_running_loop().call_later(self._begin_s, self._give_up)
 
