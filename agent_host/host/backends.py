@@ -1,4 +1,4 @@
-"""The servers of one process and the secrets for them: the backend services, over HTTP where the environment names one,
+"""The servers of one process and the secrets for them: the backend services, over HTTP if the environment names one,
 else embedded on this disk, and the gateway, with the settings that follow from it."""
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Tokens(NamedTuple):
 
     @classmethod
     def take(cls) -> Tokens:
-        """Out of the environment of a process of our own, where they are no more afterwards. The values of all that
-        commands are not given are blanked where a command could read them in the process table; this process keeps
-        what it may need itself."""
+        """Take the tokens out of the environment of a process of our own. The values of all variables that commands do
+        not get are blanked if a command could read them in the process table; this process keeps those that it may need
+        itself."""
         hide_secrets()
         return cls(*(os.environ.pop(name, None) or None for name in _VARIABLES))
 
@@ -98,8 +98,8 @@ class Tokens(NamedTuple):
 
 
 def hide_secrets() -> None:
-    """Blank the values of all variables that commands are not given where a command could read them in the process
-    table. This process keeps them in its environment."""
+    """Blank the values of all variables that commands do not get, if a command could read them in the process table.
+    This process keeps them in its environment."""
     hide_in_process_table(name for name in os.environ if name in SECRET_VARIABLES or looks_secret(name))
 
 
@@ -120,8 +120,8 @@ def token_name(settings: Settings) -> str:
 
 
 def key_of(provider: LlmProvider) -> str | None:
-    """The key of the provider, from its variable or from the keyring; None where it has none. Raises UsageError for one
-    that is not there, and for one that would go over a network unencrypted."""
+    """The key of the provider, from its variable or from the keyring; None if it has none. Raises UsageError for a
+    missing key, and for one that would be sent over a network unencrypted."""
     if not provider.has_key and not has_key_header(provider.headers):
         return None
     host = dialects.check_url(provider.base_url).host
@@ -160,7 +160,7 @@ def from_keyring(name: str, wanted_by: str) -> str:
 
 
 class Secrets(NamedTuple):
-    """A token that a header can carry, and what keeps it and all others out of what is shown."""
+    """A token that a header can carry, and the scrubber that removes it and all others from shown text."""
 
     gateway_token: str | None
     scrubber: Scrubber
@@ -216,8 +216,8 @@ def answer_form(settings: Settings) -> AnswerForm | None:
 
 
 def schema_text(data: bytes) -> str:
-    """The setting `host.answer_schema` for the content of a file. Raises UsageError for what is no JSON Schema that can
-    be used by itself: nothing is fetched."""
+    """The setting `host.answer_schema` for the content of a file. Raises UsageError if it is not a self-contained JSON
+    Schema: nothing is fetched."""
     try:
         schema = json_text.loads(data.removeprefix(BOM_UTF8))
         if not isinstance(schema, dict):
@@ -240,8 +240,8 @@ def make_client(
     time: Callable[[], float],
     tls: TlsContext | None = None,
 ) -> LlmClient:
-    """Make the client of the gateway at `url`. Its modules are imported here, with a session's first request; `tls`
-    is the context that was begun before."""
+    """Make the client of the gateway at `url`. Its modules are imported here, with a session's first request; `tls` is
+    the context that was started before."""
     from agent_host.llm import client, network
 
     llm = settings.llm
@@ -268,12 +268,12 @@ def make_client(
 # Settings that follow from the gateway: the model and the window that a local server names, and the toolset that
 # fits.
 #
-# What the user chose stays: `llm.model`, an entry of `[models]` with `context_tokens`, `host.toolset`. A model that
-# was read counts as configured under built-in policies only; what a bundle of a file or a Session Service allows
-# stays alone.
+# What the user chose stays: `llm.model`, an entry of `[models]` with `context_tokens`, `host.toolset`. A model read
+# from a server counts as configured under built-in policies only; the models that a bundle of a file or a Session
+# Service allows are not extended.
 
 SMALL_WINDOW_TOKENS: Final = 16_000
-"""A model with a smaller window gets the slim toolset where none is chosen."""
+"""A model with a smaller window gets the slim toolset if none is chosen."""
 SHIPPED_SMALL: Final = ("gpt-4",)
 """The ends of the names that the shipped table has with such a window."""
 GATEWAY_SAYS: Final = "the gateway says: "
@@ -282,8 +282,8 @@ _MODELS_SHOWN: Final = 20
 
 
 class Informed(NamedTuple):
-    """Settings completed by `facts`, None where no server was asked or none answered; `said` is one line of what was
-    taken from it, "" for nothing. `learned` is what a session keeps of it: the facts, None for no answer, by
+    """Settings completed by `facts`, None if no server was asked or none answered; `said` is one line about the values
+    taken from it, "" for none. `learned` is the part that a session keeps: the facts, None for no answer, by
     `server_key`; empty if no server was asked."""
 
     settings: Settings
@@ -304,10 +304,10 @@ async def ask_gateway(
     anew: bool = False,
     recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Informed:
-    """The settings with what the local server of `llm.gateway` says of `model`. `may_choose`: the only model of a
-    server is taken where `llm.model` names none. Nothing is asked of a gateway elsewhere, nothing that the session
-    learned when it began (`recorded`), and nothing that was asked within the last hour by the clock `time`, unless
-    `anew`. Raises UsageError for a URL or a token that no request could carry."""
+    """The settings with the facts that the local server of `llm.gateway` reports about `model`. `may_choose`: the only
+    model of a server is taken if `llm.model` names none. A remote gateway is not asked; nor are facts requested that
+    the session learned when it started (`recorded`), or that were requested within the last hour by the clock `time`,
+    unless `anew`. Raises UsageError for a URL or a token that no request could carry."""
     url, asked = settings.llm.gateway, "" if may_choose else model
     if not url or url.startswith(MOCK_PREFIX):
         return Informed(settings)
@@ -351,8 +351,8 @@ def _complete(settings: Settings, facts: ServerFacts, model: str, *, may_choose:
 
 
 async def refuse_unknown_host(settings: Settings) -> None:
-    """Raise UsageError where no host has the name in `llm.gateway`: nothing that is tried again would find it. A
-    resolver that cannot say is waited for like the gateway itself."""
+    """Raise UsageError if no host has the name in `llm.gateway`: no retry would find it. A resolver that fails
+    temporarily is retried like the gateway itself."""
     url = settings.llm.gateway
     if not url or url.startswith(MOCK_PREFIX):
         return
@@ -373,9 +373,9 @@ async def refuse_unknown_host(settings: Settings) -> None:
 async def settle_model(
     settings: Settings, allowed: Sequence[str] | None, dialect: Dialect, token: str | None
 ) -> Settings:
-    """The settings with the model of their provider, where they do not choose one: the first of those that a bundle of
+    """The settings with the model of their provider, if they do not choose one: the first of those that a bundle of
     others has `allowed` and that the provider serves, else, if nothing names a model, the only one that it serves.
-    Raises UsageError where there is none, or several, or the provider does not say."""
+    Raises UsageError if there is none, or several, or the provider does not list them."""
     provider = settings.provider
     if provider is None or provider.has_chosen_model(settings):
         return settings
@@ -400,8 +400,8 @@ async def settle_model(
 
 
 def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
-    """The settings with the slim toolset where none was chosen and the model's window is known to be small. Without
-    entries of `[models]` the shipped table stays unread, whose import is a part of a start."""
+    """The settings with the slim toolset if none was chosen and the model's window is known to be small. Without
+    entries of `[models]` the shipped table is not imported, which makes a start faster."""
     if _TOOLSET in settings.chosen:
         return settings
     model = settings.llm.model or bundle.llm_policy.allowed_models[0]
@@ -413,7 +413,7 @@ def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
 
 
 def report_window(emitter: Emitter, talk: Conversation, said: str, families: tuple[str, ...]) -> None:
-    """Report with the first request what was read from the server, and whether the request fits."""
+    """Report with the first request the facts read from the server, and if the request fits."""
     window = talk.facts.limits.context_tokens
     message = "; ".join(filter(None, (said, advice(talk.tokens, window, families))))
     if message:
@@ -449,8 +449,8 @@ class Stores(NamedTuple):
 
 
 class Backends:
-    """Clients of the services that `environ` and the settings name; `tokens` are sent to them. Nothing is connected
-    before its first use. `capability_grant` is what the Session Service gave last for the Backend Tool Service.
+    """Clients of the services that `environ` and the settings name; `tokens` are sent to them. Clients connect at their
+    first use. `capability_grant` is the last grant of the Session Service for the Backend Tool Service.
 
     Raises UsageError for a URL or a token that cannot be used.
     """
@@ -507,7 +507,7 @@ class Backends:
         return reporter
 
     def tool_service(self) -> ToolService | None:
-        """The Backend Tool Service, None where there is none. Raises UsageError for a key of grants that is none."""
+        """The Backend Tool Service, None if there is none. Raises UsageError for an invalid grant key."""
         url = self._urls.backend_tools
         if url is None:
             return None
@@ -519,8 +519,8 @@ class Backends:
         return ToolService(url, client, key_bytes, lambda: self.capability_grant, self._outside)
 
     def observers(self, gateway: str, paths: SessionPaths, dialect: str) -> list[Sink]:
-        """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as there are such, for the session at
-        `paths` whose gateway has the URL `gateway` and speaks `dialect`."""
+        """Sinks of the Audit and Telemetry Services and of OpenTelemetry, as far as they are configured, for the
+        session at `paths` whose gateway has the URL `gateway` and speaks `dialect`."""
         urls = (self._urls.audit, self._urls.telemetry)
         traced = any(name.startswith("OTEL_") for name in self._environ)
         if urls == (None, None) and not traced:
@@ -569,7 +569,7 @@ class Backends:
         return self._client_with(url, self._tokens.services)
 
     def _client_with(self, url: str, token: str | None) -> ServiceClient:
-        """One client a URL: services behind one address share their connections, where they take one token."""
+        """One client per URL: services at one address share their connections if they have the same token."""
         if (url, token) not in self._clients:
             from agent_host.services.http import ServiceClient
 

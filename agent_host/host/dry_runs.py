@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     from policy.rules.skills import SkillTools
     from tool_runtime.files.skills import SkillIndex
 
-# How commands are held in a dry run: at the level of a case, on this machine or on one that somebody states.
+# Sandboxing of commands in a dry run: at the level of a case, on this machine or on one that the user describes.
 
 
 class CommandAccess(NamedTuple):
-    """Access of commands besides what the bundle says: the hosts that the user opens, those that the configuration
-    blocks, and where the host keeps its own: its records, temporary directory and steering files."""
+    """Access of commands in addition to the bundle: the hosts that the user opens, those that the configuration blocks,
+    and the host's own paths: its records, temporary directory and steering files."""
 
     opened: Widening = NO_WIDENING
     blocked_domains: tuple[str, ...] = ()
@@ -92,12 +92,12 @@ class CommandAccess(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """A policy to try: the bundle as a session would have it, this machine, what the configuration takes away, the
+    """A policy to try: the bundle as a session would have it, this machine, the configuration's restrictions, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
-    configuration, the skills there are, None for none, and their scripts; the tools that the workspace brings; and
-    `elsewhere` the tools of MCP servers and of the Backend Tool Service, as far as sessions have kept what these
-    listed. `held` is the bundle where a sandbox holds commands, and `hosts` says what they may do besides. `level` is
-    the one for which this answers unless it is asked for another, and `notices` are for the reader of the answers."""
+    configuration, the skills, None for none, and their scripts; the tools that the workspace brings; and in `elsewhere`
+    the tools of MCP servers and of the Backend Tool Service, as far as sessions have stored their lists. `held` is the
+    bundle if a sandbox restricts commands, and `hosts` their additional access. `level` is the default level of the
+    answers, and `notices` are for the reader of the answers."""
 
     bundle: PolicyBundle
     here: Environment
@@ -115,14 +115,14 @@ class Tried(NamedTuple):
 
     @property
     def session_tools(self) -> Registry:
-        """The tools of the families that are chosen, those that the workspace brings, and those from elsewhere; of the
-        latter one that takes the place of a tool of this machine stands before it."""
+        """The tools of the chosen families, those that the workspace brings, and remote ones; a remote tool that
+        replaces a tool of this machine comes before it."""
         stand_ins = [spec for spec in self.elsewhere if spec.also]
         return Registry((*stand_ins, *environment.built_in(self.families), *self.of_workspace.specs, *self.elsewhere))
 
     @property
     def all_tools(self) -> Registry:
-        """Those of a session, behind them those of all families, and what a server may have."""
+        """The tools of a session, then those of all families, and those that a server may have."""
         return environment.AlsoElsewhere((*self.session_tools, *environment.built_in()))
 
     def tools(self, in_use: Limits = NO_LIMITS) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ class Tried(NamedTuple):
         rows = {spec.name: self._tool(spec, in_use) for spec in specs}
         readers = [spec.name for spec in specs if spec.subject.kind == "output"]
         if any(row["offered"] for name, row in rows.items() if name not in readers):
-            # What reads stored outputs needs what the calls needed that left them.
+            # Reading stored outputs needs the capabilities of the calls that left them.
             limited = (("configuration", self.limits), ("skill", in_use))
             for name in readers:
                 rows[name] |= _withholder(
@@ -158,20 +158,20 @@ class Tried(NamedTuple):
         return self.bundle_at(self.level.level)
 
     def bundle_at(self, level: SandboxLevel) -> PolicyBundle:
-        """The bundle where commands are held at this level."""
+        """The bundle if commands run at this sandbox level."""
         return self.bundle if level == "none" or self.held is None else self.held
 
     def judge(
         self, tool_name: str, arguments: Mapping[str, Any], now: datetime, level: SandboxLevel = "none"
     ) -> Decision:
-        """The decision about one call, commands being held at this level; facts are those of this disk."""
+        """The decision about one call, with commands at this sandbox level; facts are those of this disk."""
         held, case = environment.Level(level, level), DryRunCase(tool_name, arguments)
         return self.judge_case(case, self.bundle_at(level), self.all_tools, now, held)
 
     def judge_case(
         self, case: DryRunCase, bundle: PolicyBundle, tools: Registry, now: datetime, level: environment.Level
     ) -> Decision:
-        """The decision about one case under this bundle, commands being held at this level."""
+        """The decision about one case under this bundle, with commands at this sandbox level."""
         return judge_case(
             bundle,
             case,
@@ -207,7 +207,7 @@ class Tried(NamedTuple):
         return row
 
     def _is_new(self, spec: ToolSpec) -> bool:
-        """True if it is a tool of the project that nobody has approved as it is now, by hand or by its hash."""
+        """True if it is a tool of the project that is not approved in its present form, by hand or by its hash."""
         if spec.identity is None:
             return False
         approved = self.of_workspace.approved
@@ -285,8 +285,8 @@ def policy_to_try(
 def _elsewhere(
     settings: Settings, bundle: PolicyBundle, here: Environment, state_dir: str, now: datetime
 ) -> tuple[ToolSpec, ...]:
-    """The tools of the servers and the service that a session would have, as far as they are known. Nothing is
-    connected."""
+    """The tools of the servers and the service that a session would have, as far as they are known. No connection is
+    made."""
     found: tuple[ToolSpec, ...] = ()
     if bundle.mcp_servers or settings.mcp.servers:
         from agent_host.host import mcp_servers
@@ -300,8 +300,8 @@ def _elsewhere(
 
 
 class DryRuns:
-    """Cases against one bundle, or against the capabilities of a case itself. Commands are held at the level of
-    `tried` where a case names none."""
+    """Cases against one bundle, or against the capabilities of a case itself. Commands run at the sandbox level of
+    `tried` if a case names none."""
 
     def __init__(self, tried: Tried, now: datetime) -> None:
         self._tried = tried
@@ -336,11 +336,11 @@ class DryRuns:
         if case.capabilities is not None:
             bundle = self._with(json_text.dumps(case.capabilities))
             bundle = bundle.keep_known(bundle, held=level != "none")
-        if case.facts is not None:  # which say where paths lead, whatever this disk says
+        if case.facts is not None:  # which determine where paths lead, whatever is on this disk
             bundle = bundle.set_real_places({})
         decision = self._tried.judge_case(case, bundle, self._tools, self._now, held)
         spec = self._tools.get(case.tool_name)
-        # But for what the call asks for beyond its sandbox, which policy has read.
+        # Apart from the call's request beyond its sandbox, which policy has read.
         arguments = {key: one for key, one in case.arguments.items() if level == "none" or key != SANDBOX_GRANT}
         problem = None if decision.decision == "DENIED" else environment.argument_problem(spec, arguments)
         if problem is not None:
@@ -361,9 +361,9 @@ def case_refused(problem: str) -> Decision:
 
 
 class BundleReport(NamedTuple):
-    """A report on a bundle file. Where there are no `problems`, `summary` is its version, size and lifetime in one
-    line, and `admits` what its lists allow besides the programs that they name, if commands run at `level`;
-    `suspicions` are entries that have no effect here."""
+    """A report on a bundle file. If there are no `problems`, `summary` is its version, size and lifetime in one line,
+    and `admits` what its lists allow beyond the programs that they name, if commands run at `level`; `suspicions` are
+    entries that have no effect here."""
 
     problems: list[BundleProblem]
     summary: str
@@ -396,8 +396,8 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
 
 
 def first_request_tokens(tried: Tried, dialect: Dialect, model: str) -> int:
-    """Estimated tokens of what requests of a session would begin with: definitions of tools and the system prompt, but
-    for what the project says to agents."""
+    """Estimated tokens at the start of a session's requests: definitions of tools and the system prompt, without the
+    project's instructions to agents."""
     here, offered = tried.here, {row["toolName"] for row in tried.tools() if row["offered"]}
     head = dialect.head(
         model=model,

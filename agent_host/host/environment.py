@@ -69,8 +69,8 @@ SECRET_VARIABLES = frozenset({TOKEN_VARIABLE, SERVICES_TOKEN_VARIABLE, TOOLS_TOK
 
 
 def secret_variables(settings: Settings) -> frozenset[str]:
-    """The variables that no child process gets, whatever a configuration says: the host's own tokens, the key of the
-    provider, and the tokens for MCP servers."""
+    """The variables that no child process gets under any configuration: the host's own tokens, the key of the provider,
+    and the tokens for MCP servers."""
     named = (table.get("token_env") for table in settings.mcp.servers)
     own = () if settings.provider is None else (settings.provider.key_env,)
     return SECRET_VARIABLES | {name for name in (*named, *own) if isinstance(name, str)}
@@ -87,9 +87,9 @@ _SHELLS: dict[str, ShellName] = {
 
 
 class Surroundings(NamedTuple):
-    """Whatever a session has from elsewhere than its own process, besides the event loop that it runs on (decision
-    0110): a test puts others in their place and runs a whole session from one seed. `beside` starts the work of the
-    store that nobody waits for, `start_command` a command of a tool."""
+    """Everything that a session gets from outside its own process, apart from its event loop (decision 0110): a test
+    replaces it and runs a whole session from one seed. `beside` starts background work of the store, `start_command` a
+    command of a tool."""
 
     outside: Outside
     disk: Disk
@@ -188,7 +188,7 @@ def limits_of(settings: Settings, *, has_skills: bool = True) -> Limits:
     return frozenset(limits)
 
 
-# What the configuration says of the families of tools, and of the native one.
+# Configuration of the families of tools, and of the native one.
 
 _EXEC = "native.exec"
 
@@ -245,7 +245,7 @@ def built_in(families: Collection[str] = FAMILIES) -> Registry:
 
 
 class AlsoElsewhere(Registry):
-    """Tools, and beside them every `server/tool` that nothing is known of: judged by its name."""
+    """Tools, and also every unknown `server/tool`: judged by its name."""
 
     def get(self, name: str) -> ToolSpec | None:
         """See Registry."""
@@ -258,8 +258,8 @@ class AlsoElsewhere(Registry):
 
 
 def argument_problem(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> str | None:
-    """Why the tool refuses the arguments that are there, in the host's words; None when it does not, or is not known.
-    What is left out is no problem: a case need only say what it is judged by."""
+    """The reason for which the tool refuses the given arguments, in the host's words; None if it accepts them, or is
+    not known. Missing arguments are no problem: a case needs only those that it is judged by."""
     if spec is None:
         return None
     wrong = judge_of({**spec.schema_to_check, "required": []}, foreign=spec.foreign_schema)(arguments)
@@ -273,18 +273,18 @@ def usable(spec: ToolSpec | None, arguments: Mapping[str, Any]) -> Mapping[str, 
     return usable_arguments(spec, arguments, judge_of(spec.schema_to_check, foreign=spec.foreign_schema))
 
 
-# The skills of a session: where they lie, which of the family's tools the configuration enables, and their scripts.
+# The skills of a session: their folders, the family's tools that the configuration enables, and their scripts.
 
 _HIDDEN: Final = "skills.hidden_files"
 _RUN_SCRIPT: Final = "run_script"
 _HAS_RUN: Final = frozenset(
     {None, ErrorCode.TOOL_EXECUTION_FAILED, ErrorCode.TOOL_EXECUTION_TIMEOUT, ErrorCode.TOOL_INTERRUPTED}
 )
-"""The codes of calls that had begun."""
+"""The codes of calls that had started."""
 
 
 def skill_index(workspace: str) -> SkillIndex | None:
-    """The user's skills and the workspace's; None where there is no folder of skills."""
+    """The user's skills and the workspace's; None if there is no folder of skills."""
     # The user's comes first: a workspace takes no name from it. One beside a configuration in the workspace is the
     # workspace's.
     own = user_skills(os.environ)
@@ -321,7 +321,7 @@ def skill_scripts(
 
 
 def script_runs(state: Checkpoint) -> int:
-    """The number of scripts that the current task has begun to run, by the record."""
+    """The number of scripts that the current task has started, by the record."""
     finished = () if state.task is None else state.task.finished_calls
     under_way = () if state.open_step is None else state.open_step.calls
     ran = [name for name, _, code in finished if code in _HAS_RUN]
@@ -451,9 +451,9 @@ DOMAINS = "sandbox.allowed_domains"
 
 
 class Level(NamedTuple):
-    """The level by which commands are held. `wanted` is what was asked for, `auto` included; `why` says what keeps a
-    stronger one from working here, and what of this one does not, `unheld` what this one cannot hold. `is_untried`:
-    none works, and a trial failed for a reason of its own, so that commands are refused."""
+    """The sandbox level of commands. `wanted` is the requested level, `auto` included; `why` is the reason for which a
+    stronger one does not work here, and what of this one does not, `unheld` what this one cannot restrict.
+    `is_untried`: none works, and a trial failed for an unrelated reason, so commands are refused."""
 
     level: SandboxLevel
     wanted: str
@@ -463,10 +463,10 @@ class Level(NamedTuple):
 
 
 def level_of(settings: Settings, state_dir: str, temporary: str | None = None, *, found: Levels | None = None) -> Level:
-    """The level that works of the one that the settings want. What was found under the same circumstances is kept in
-    `state_dir` and not tried again: the first command tries it anyway, and is refused where it does not work. `found`:
-    what was tried just now. A trial that fails for a reason of its own is made again in `temporary`, the session's own
-    directory."""
+    """The working level for the one that the settings want. Results under the same circumstances are kept in
+    `state_dir` and not tried again: the first command tries the level anyway, and is refused if it does not work.
+    `found` are results of trials made just now. A trial that fails for an unrelated reason is repeated in `temporary`,
+    the session's own directory."""
     wanted = settings.sandbox.level
     if wanted == LEVELS[0]:
         return Level(LEVELS[0], wanted)
@@ -491,8 +491,8 @@ def level_to_try(settings: Settings, state_dir: str, named: str | None) -> Level
 
 
 def look_ahead(settings: Settings, state_dir: str) -> bool:
-    """Begin to try the levels in a thread where `level_of` would have to, so that a start does other work meanwhile.
-    Whether it was begun."""
+    """Start to try the levels in a thread if `level_of` would have to, so that a start does other work meanwhile.
+    Returns True if it was started."""
     if settings.sandbox.level == LEVELS[0] or SandboxLevels(state_dir, __version__).findings():
         return False
     threading.Thread(target=_rows, args=(system_directory(os.environ),), name="sandbox-levels").start()
@@ -500,13 +500,13 @@ def look_ahead(settings: Settings, state_dir: str) -> bool:
 
 
 _kept: set[str] = set()
-"""The state directories in which this process has kept what it found: one write each, since two would use one name."""
+"""The state directories in which this process has stored its results: one write each, since two would use one name."""
 
 
 def try_levels(state_dir: str, temporary: str | None = None) -> Levels:
-    """Each level, tried once in this process where sessions have their temporary directories, and again in `temporary`
-    where that failed for a reason of its own. The result is written to `state_dir` for later sessions by a thread of
-    its own: a start does not wait for the disk. A failure that may pass is not written."""
+    """Each level, tried once in this process in the parent of sessions' temporary directories, and again in `temporary`
+    if that failed for an unrelated reason. The result is written to `state_dir` for later sessions by a thread of its
+    own: a start does not wait for the disk. A temporary failure is not written."""
     found = _rows(system_directory(os.environ))
     if temporary is not None and _is_passing(found):
         found = _rows_in_session(temporary)
@@ -531,7 +531,7 @@ def _rows(directory: str) -> Levels:
 
 def _rows_in_session(temporary: str) -> Levels:
     is_there = os.path.isdir(temporary)
-    with contextlib.suppress(OSError):  # then the trial says what is wrong with it
+    with contextlib.suppress(OSError):  # then the trial reports its problem
         temporary_directory.make(temporary)
     try:
         return _rows(temporary)
@@ -565,13 +565,13 @@ def domains_to_open(settings: Settings) -> tuple[str, ...]:
 
 
 def withheld(scope: CommandScope, level: SandboxLevel) -> tuple[str, ...]:
-    """Describe what the level denies on this machine although the scope allows it, for people."""
+    """Describe for users what the level denies on this machine although the scope allows it."""
     return rules_for(scope, in_view=level == "namespace").notes
 
 
 def refuse_weaker(resolved: ResolvedOptions, level: Level, state: Checkpoint) -> None:
-    """Raises SandboxWeaker where commands of the session were held by a stronger level than the one that works now,
-    and nobody has said since that this one will do."""
+    """Raise SandboxWeaker if commands of the session ran at a stronger level than the one that works now, and the user
+    has not accepted this one since."""
     before = state.sandbox.get("level") or state.identity.options.get("started", {}).get("sandbox", "none")
     if resolved.sandbox_named or before not in LEVELS or not is_weaker(level.level, before):
         return

@@ -1,5 +1,5 @@
-"""Inner door: find the providers that this machine has, prove one with a call, and write it down; say in one line what
-is wrong with URL, token, model or wire of a gateway."""
+"""Setup of a provider: find the providers that this machine has, test one with a call, and save it; describe in one
+line a problem with URL, token, model or wire of a gateway."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BY_URL: Final = "gateway"
 
 
 class Candidate(NamedTuple):
-    """A provider that could be used: `found` says by what, `models` are those that it lists, where it was asked."""
+    """A provider that could be used: `found` is how it was found, `models` are those that it lists, if it was asked."""
 
     name: str
     found: str
@@ -66,12 +66,12 @@ class Plan(NamedTuple):
 
     @property
     def shown_url(self) -> str:
-        """The URL of the provider, without the user and password that may stand in it."""
+        """The URL of the provider, without a user and password that may be in it."""
         return displayable_url(self.provider.base_url)
 
 
 class Proven(NamedTuple):
-    """The result of a proof: the settings that were tried, with the model, and what was seen."""
+    """The result of a test: the settings that were tried, with the model, and the observations."""
 
     settings: Settings
     works: bool
@@ -98,7 +98,7 @@ async def _local_servers() -> list[Candidate]:
         settings = settings_under(users, provider)
         try:
             models = await ask_models(settings, dialects.dialect_of_script(settings).dialect, None, LOCAL_S)
-        except UsageError:  # nobody is there, or somebody else
+        except UsageError:  # there is no server, or another one
             return None
         return Candidate(name, f"{provider.base_url}, {len(models)} models", models) if models else None
 
@@ -111,7 +111,7 @@ def _users_settings(**flags: Any) -> Settings:
 
 
 def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
-    """The plan for a provider by its name, its URL or both; `given` is what its entry says besides. Raises
+    """The plan for a provider by its name, its URL or both; `given` are the other keys of its entry. Raises
     UsageError."""
     settings, name = _users_settings(), name or _BY_URL
     if url is None and name not in names_of(settings):
@@ -144,7 +144,7 @@ def prove(wanted: Plan, state_dir: str) -> Proven:
 
 
 def entry_to_write(wanted: Plan, proven: Proven) -> dict[str, Any]:
-    """The entry with what the proof found out, so that a run need not ask again."""
+    """The entry with the results of the test, so that a run need not ask again."""
     entry, url = dict(wanted.entry), wanted.provider.base_url
     if (
         "base_url" not in entry
@@ -186,7 +186,7 @@ class ConfigurationChange(NamedTuple):
     after: str
 
     def scrubber(self) -> Scrubber:
-        """Takes what may be a secret out of both, to show them: the values of headers, and passwords in URLs."""
+        """Remove possible secrets from both, to show them: the values of headers, and passwords in URLs."""
         return Scrubber(secret for text in (self.before, self.after) for secret in _secrets(tomllib.loads(text)))
 
 
@@ -278,8 +278,8 @@ _LOOK_UP: Final = ToolSpec(
 
 
 def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
-    """True if the gateway at `url` answers a request with the token and the model of a run, and what it did. With
-    `auto` its dialect is looked for anew, and kept in `state_dir`."""
+    """True if the gateway at `url` answers a request with the token and the model of a run, and a description. With
+    `auto` its dialect is detected again, and kept in `state_dir`."""
     try:
         host = dialects.check_url(url).host
         token = dialects.check_token(Tokens.read().under(settings).gateway)
@@ -320,8 +320,8 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
 
 
 def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
-    """True if the model behind the gateway calls a tool when it is asked to, and the server gives that as a call; and
-    what it did. One request of up to `_DEEP_TOKENS` tokens."""
+    """True if the model of the gateway calls a tool when asked to, and the server returns that as a call; and a
+    description. One request of up to `_DEEP_TOKENS` tokens."""
     try:
         token = dialects.check_token(Tokens.read().under(settings).gateway)
         dialect, _ = dialects.dialect_of_settings(settings) or dialects.find_dialect(
@@ -361,7 +361,7 @@ def _by_proxy(url: str, host: str) -> str:
 
 
 def model_of(settings: Settings) -> str:
-    """The model of a run: the setting's, else the first that the policy allows, where that is a built-in."""
+    """The model of a run: the setting's, else the first that the policy allows, if that is a built-in."""
     policy = settings.host.policy
     allowed = template(policy if policy in BUILT_IN else "workspace")["llmPolicy"]["allowedModels"]
     return settings.llm.model or str(allowed[0])

@@ -62,13 +62,13 @@ _LINKS = "a link that is moved between the check and the opening of a file is fo
 _PROBE_TIMEOUT_S = 5.0
 _TOOLS_SHOWN = 10
 _MAX_SERVER_BYTES = 8192
-"""Of what is said of an MCP server: each of its tools that is left out stands there with the reason."""
+"""Part of the report on an MCP server: it lists each of its tools that is left out, with the reason."""
 _PROBE = "import sys; sys.path.append(sys.argv[1]); from tool_runtime.processes.guard import main; main()"
 
 
 class Check(NamedTuple):
-    """One line of the report. `ok` None: worth knowing, nothing depends on it. `scope` is what a command may do here,
-    in JSON (`CommandScope.to_wire`)."""
+    """One line of the report. `ok` None: information only, nothing depends on it. `scope` is what a command may do
+    here, in JSON (`CommandScope.to_wire`)."""
 
     name: str
     ok: bool | None
@@ -121,8 +121,8 @@ def _gateway(settings: Settings, state_dir: str) -> Check:
 
 
 def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tuple[Settings, list[Check]]:
-    """The settings with what a local server says, and the model's window beside the first request of a session in the
-    current directory; no check where no window is known, or there is no policy to make a request by."""
+    """The settings with the facts of a local server, and the model's window compared with the first request of a
+    session in the current directory; no check if no window is known, or there is no policy to make a request by."""
     chosen = settings.llm.model
     dialect = (dialect_of_settings(settings) or dialect_of_script(settings)).dialect
     is_ours = settings.host.policy in BUILT_IN
@@ -141,7 +141,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
         )
         level = environment.level_of(settings, state_dir)
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
-    except (UsageError, PolicyError):  # other checks say what is wrong with it
+    except (UsageError, PolicyError):  # other checks report its problem
         return settings, []
     settings, model = fit_toolset(found.settings, tried.bundle_in_use), model_of(found.settings)
     window = KnownModels(settings.models).table.of(model).limits.context_tokens
@@ -268,8 +268,8 @@ def _shell() -> Check:
 
 
 def _leftovers(secret: Collection[str]) -> Check:
-    """True if what a command starts ends with a host that is killed: tried with a process that has left everything by
-    which it could be known."""
+    """Check that processes started by a command end with a host that is killed: tried with a process that has left
+    everything by which it could be recognized."""
     if sys.platform == "win32":
         return Check("leftovers", None, "a Job Object ends what commands started")
     try:
@@ -299,7 +299,7 @@ def _leftovers(secret: Collection[str]) -> Check:
 
 
 def _runs(pid: int) -> bool:
-    """A process that has ended and that nobody has waited for does not: in a container nobody may ever."""
+    """False also for a zombie: in a container it may never be reaped."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -309,8 +309,8 @@ def _runs(pid: int) -> bool:
 
 
 def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Check:
-    """Check the sandbox levels of this machine, tried with a small command: what the strongest of them cannot enforce,
-    and what a command in the current directory may do under the policy of the configuration."""
+    """Check the sandbox levels of this machine, tried with a small command: the restrictions that the strongest of them
+    cannot enforce, and the access of a command in the current directory under the policy of the configuration."""
     found = environment.try_levels(state_dir)
     wanted, used = settings.sandbox.level, environment.level_of(settings, state_dir, found=found)
     words = [f"{name} works" if one["works"] else f"{name} does not: {one['problem']}" for name, one in found.items()]
@@ -326,7 +326,7 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
 
 
 def _scope_here(flags: Mapping[str, Any], state_dir: str, level: environment.Level) -> Mapping[str, Any] | None:
-    """None where there is no policy to say it: a start tells what is wrong with it."""
+    """None if there is no usable policy: a start reports its problem."""
     try:
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
     except (UsageError, PolicyError):
@@ -340,7 +340,7 @@ _AUTHORIZE_S = 300.0
 
 
 def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> list[tuple[str, bool, str]]:
-    """(name, whether it answers, what was found) of each, started and held as a session in this directory would under
+    """(name, True if it answers, the findings) of each, started and sandboxed as by a session in this directory under
     the policy of `flags`. Raises UsageError for entries that cannot be used, PolicyError for the policy."""
     workspace, now = os.path.realpath(os.getcwd()), MACHINE.now()
     used = environment.level_of(settings, state_dir)
@@ -360,7 +360,7 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
 
 
 def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
-    """Have the person authorize this program at a server of the configuration, in a browser; what came of it. Raises
+    """Have the user authorize this program at a server of the configuration, in a browser; returns the outcome. Raises
     UsageError."""
     settings = settings_from(flags, workspace=None)
     found = list(
@@ -413,7 +413,7 @@ class _Redirect:
             return await asyncio.start_server(self._serve, "127.0.0.1", 0)
 
     async def answer(self) -> AuthorizationCodeResult:
-        """Wait for the answer. Raises ToolFault for one that says no, and TimeoutError."""
+        """Wait for the answer. Raises ToolFault for a refusal, and TimeoutError."""
         async with asyncio.timeout(_AUTHORIZE_S):
             return await self._answered
 

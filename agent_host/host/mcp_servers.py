@@ -94,7 +94,7 @@ def tools_on_record(
         for shape in (None if sha256 is None else kept.read(sha256)) or ():
             is_http = isinstance(server.place, Http)
             spec = spec_of(definition_of(shape), CapabilityName.MCP_INVOKE, elsewhere=is_http)
-            found.append(spec._replace(identity=None))  # who approved it is for a session to say
+            found.append(spec._replace(identity=None))  # a session determines who approved it
     return tuple(found)
 
 
@@ -103,8 +103,8 @@ def _place_text(server: ServerConfig) -> str:
 
 
 class SessionServers(NamedTuple):
-    """The servers of a session under a `bundle`, whose programs are held as `scoping` says; without a session those of
-    the configuration alone. All of it raises UsageError for entries of the user's that cannot be used."""
+    """The servers of a session under a `bundle`, whose programs are sandboxed by `scoping`; without a session those of
+    the configuration alone. All methods raise UsageError for entries of the user's that cannot be used."""
 
     settings: Settings
     bundle: PolicyBundle | None
@@ -123,8 +123,8 @@ class SessionServers(NamedTuple):
         ctx: LoopContext,
         of_client: Sequence[ClientServer],
     ) -> None:
-        """Have the tools of the session's servers listed and run: the person of the loop answers their questions, and
-        its scrubber gets the tokens that are renewed. What is not used is reported."""
+        """List and run the tools of the session's servers: the user of the loop answers their questions, and its
+        scrubber gets renewed tokens. Unused entries are reported."""
         asks, on_secrets = partial(ask_person, ctx), ctx.scrubber.add
         on_secrets(value for one in of_client for value in one.environment.values() if len(value) >= _MIN_SECRET)
         for found in (*self._incomplete(), *self.servers(), *self._servers_of_client(of_client)):
@@ -153,7 +153,7 @@ class SessionServers(NamedTuple):
                     if name in of_bundle:
                         yield self._bundle_server(of_bundle[name], users.get(name))
                         continue
-                    entry = users[name]  # one without a place says more of a server that a bundle may have
+                    entry = users[name]  # one without a location extends a server that a bundle may have
                     if entry.command is not None:
                         yield self._stdio(entry, entry.name, entry.command, entry.args, entry.environment_names)
                     elif entry.url is not None:
@@ -166,7 +166,7 @@ class SessionServers(NamedTuple):
         return () if self.bundle is None else self.bundle.mcp_servers
 
     def _incomplete(self) -> Iterator[UnusedServer]:
-        """The user's entries that say nothing of where a server is, and add to none of the bundle."""
+        """The user's entries that have no location of a server, and extend none of the bundle."""
         of_bundle = {one.name for one in self._of_bundle}
         for place, entry in enumerate(user_servers(self.settings).values()):
             if entry.command is None and entry.url is None and entry.name not in of_bundle:
@@ -266,8 +266,8 @@ class SessionServers(NamedTuple):
         return environment
 
     def _program(self, command: str) -> str | None:
-        """The absolute path of a server's program: as it is named, else as PATH has it outside of the workspace; None
-        for one that lies in there. A name that PATH does not have stays as it is, and does not start."""
+        """The absolute path of a server's program: as it is named, else as found on PATH outside the workspace; None
+        for one inside it. A name that is not on PATH stays as it is, and does not start."""
         if os.path.isabs(command):
             return command
         path = os.environ.get("PATH", os.defpath)
@@ -277,20 +277,20 @@ class SessionServers(NamedTuple):
 
     @property
     def _outside(self) -> tuple[str, ...]:
-        """Directories in which no program of a server lies, unless its entry names it whole."""
+        """Directories in which no program of a server is looked up; an entry has to name it by its full path."""
         return (self.environment.workspace, *filter(None, (self.temporary,)))
 
     def _refuse_unheld(self) -> None:
-        """Raise where a sandbox is to hold programs, and does not work here."""
+        """Raise if programs are to be sandboxed, and no sandbox works here."""
         if self.scoping is not None and self.bundle is not None:
             denial = self.scoping.denial(self.bundle, CapabilityName.MCP_INVOKE)
             if denial is not None:
                 raise _NotUsed(denial.reason)
 
     def _scope(self, entry: UserServer | None, argv: tuple[str, ...]) -> CommandScope | None:
-        """The scope of a server's program: one of the user's has what its entry says, one of the bundle's what any
-        command may do. The user's is read wherever it lies, and so are the absolute paths of its arguments: its script,
-        a directory that it serves."""
+        """The scope of a server's program: one of the user's has the access in its entry, one of the bundle's that of
+        any command. The user's program may be read wherever it is, and so may the absolute paths of its arguments: its
+        script, a directory that it serves."""
         if self.scoping is None or not self.scoping.holds or self.bundle is None:
             return None
         if entry is None:
@@ -398,7 +398,7 @@ class UnusedServer(NamedTuple):
 
 
 class _NotUsed(Exception):
-    """A server cannot be used; `str()` says why."""
+    """A server cannot be used; `str()` is the reason."""
 
 
 def user_servers(settings: Settings) -> dict[str, UserServer]:
