@@ -89,12 +89,12 @@ _DELETED = "its checkpoint was deleted"
 
 
 class SessionOpener:
-    """Makes the process's session. `gate` makes what answers approvals; `watch` makes the sinks of events, given the
-    first event's number. `owns_process`: this process is agent-host's own, and no program that embeds it. `tokens` are
-    by default those of the environment, out of which a process of our own takes them. `tools` are those of an embedding
-    program. `recorded` takes the place of the Backend Tool Service where a session is run again: then no service is
-    called but the Session Service, which has the policy. `reopens`: a session that has ended is resumed as well, for
-    its next task. `surroundings` is what the session has from elsewhere than its process."""
+    """Opener of the process's session. `gate` makes the gate of approvals; `watch` makes the sinks of events, given the
+    first event's number. `owns_process`: this process is agent-host's own, not a program that embeds it. `tokens` are
+    by default those of the environment; a process of our own removes them from it. `tools` are those of an embedding
+    program. `recorded` replaces the Backend Tool Service in a replay: then no service is called except the Session
+    Service, which has the policy. `reopens`: an ended session is resumed as well, for its next task. `surroundings` are
+    the session's inputs from outside its process."""
 
     def __init__(
         self,
@@ -132,8 +132,8 @@ class SessionOpener:
         self._servers = tuple(servers)
 
     async def create(self, new: NewSession, task: NewTask | None = None) -> session_start.Opened:
-        """A new session; its first record holds `task`, where that is known. Raises UsageError, PolicyError,
-        Incompatible, ServiceError, SessionHeld, and GatewayError where the gateway's dialect is to be found."""
+        """A new session; its first record contains `task`, if that is known. Raises UsageError, PolicyError,
+        Incompatible, ServiceError, SessionHeld, and GatewayError if the gateway's dialect has to be detected."""
         resolved = self._source.new(new.local_paths[0] if new.local_paths else None)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
@@ -158,7 +158,7 @@ class SessionOpener:
                 own_directory = session_directory(resolved.state_dir, grant.session_id, os.environ)
                 ready = await self._prepare(Terms.find(resolved, grant, own_directory), backends, resources)
                 resolved, parts = ready.parts.terms.resolved, ready.parts
-                if grant.brings_policy and new.user_id == LOCAL:  # the service knows who it is
+                if grant.brings_policy and new.user_id == LOCAL:  # the service determines the owner
                     new = new._replace(user_id=parts.bundle.user_id, tenant_id=parts.bundle.tenant_id)
                 await host_is_there
                 prepare_state_dir(resolved.state_dir, self._surroundings.disk)
@@ -293,8 +293,8 @@ class SessionOpener:
         return await asyncio.to_thread(find_dialect, settings, url, token, resolved.state_dir, time)
 
     async def _ask_gateway(self, terms: Terms) -> tuple[Terms, PolicyBundle, Informed]:
-        """The terms with what a local server says of its model, and the bundle under them; a session that goes on
-        keeps to what it had learned when it started. Raises what `Terms.make_bundle` raises, and UsageError."""
+        """The terms with a local server's facts about its model, and the bundle under them; a resumed session keeps the
+        facts that it learned when it started. Raises the errors of `Terms.make_bundle`, and UsageError."""
         settings, token = terms.resolved.settings, self._session_tokens.gateway
         may_choose = not terms.grant.brings_policy and session_start.policy_name(settings) in BUILT_IN
         started = {} if terms.identity is None else terms.identity.options.get("started", {})
@@ -333,7 +333,7 @@ class SessionOpener:
         except SessionExpired as error:
             with state_errors_translated():
                 store.take_over()
-                store.delete()  # nobody will ever resume it (AH 9.6)
+                store.delete()  # it will never be resumed (AH 9.6)
             temporary.remove(temporary_of(resolved.state_dir, state.identity))
             kept = _describe_result(SessionPaths(resolved.state_dir, state.identity.session_id).result)
             raise SessionExpired(f"{error}; {_DELETED}{kept}") from error
@@ -343,7 +343,7 @@ class SessionOpener:
         return grant
 
     async def _session(self, ready: Ready, store: FileSession, resources: AsyncExitStack) -> LiveSession:
-        """Put it all together. What is to be let go at its end is in `resources` on return."""
+        """Put it all together. On return, `resources` has everything to release at its end."""
         backends, scrubber, resolved = ready.backends, ready.secrets.scrubber, ready.parts.terms.resolved
         identity = store.state.identity
         paths = SessionPaths(resolved.state_dir, identity.session_id)
@@ -422,7 +422,7 @@ async def _close_observers(emitter: Emitter, reporter: ApprovalReporter) -> None
     await asyncio.gather(emitter.aclose(_OBSERVERS_S), reporter.aclose(_OBSERVERS_S))
 
 
-# What a session begins with, and what keeps it from beginning.
+# The start of a session, and the checks that prevent it.
 
 
 def refuse_incompatible(grant: SessionGrant) -> None:
@@ -434,14 +434,14 @@ def refuse_incompatible(grant: SessionGrant) -> None:
 
 
 def refuse_used_key(state_dir: str, key: str) -> None:
-    """Raises UsageError where a session was begun under `key`, StateError where that cannot be read."""
+    """Raise UsageError if a session was started under `key`, StateError if that cannot be read."""
     paths = SessionPaths(state_dir, keys.session_of(state_dir, key))
     if any(os.path.lexists(path) for path in (paths.snapshot, paths.journal, paths.result)):
         raise UsageError(f"session {key} already exists; use --or-resume to continue it, or choose another id")
 
 
 def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, tools: Registry) -> None:
-    """Raises UsageError. Not for a resume, whose approvals may be on record from another policy."""
+    """Raise UsageError for unknown approvals. Not for a resume, whose recorded approvals may be from another policy."""
     servers = {one.name for one in bundle.mcp_servers}
     servers |= {str(one.get("name")) for one in resolved.settings.mcp.servers}
     of_servers = {name for name in resolved.approvals if name.partition("/")[0] in servers and "/" in name}
@@ -464,8 +464,8 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
 
 
 def refuse_opened_hosts(resolved: ResolvedOptions, grant: SessionGrant) -> None:
-    """Raises UsageError where the command line opens hosts, and the policy comes from the Session Service: it alone
-    says what may be reached."""
+    """Raise UsageError if the command line opens hosts, and the policy comes from the Session Service: it alone decides
+    which hosts may be reached."""
     if grant.brings_policy and resolved.flags.get(environment.DOMAINS):
         raise UsageError(
             "--allow-domain needs a built-in policy or a bundle in a file: the Session Service says what this session "
@@ -505,13 +505,13 @@ def beginning_of(ready: Ready, task: NewTask | None, outside: Outside) -> Beginn
 
 
 def make_temporary(path: str, state_dir: str) -> None:
-    """Make the session's own temporary directory, or find it as it should be, and have removed what crashes have left
-    beside it. Raises UsageError."""
+    """Make the session's own temporary directory, or check it, and remove the leftovers of crashes next to it. Raises
+    UsageError."""
     try:
         temporary.make(path)
     except OSError as error:
         raise UsageError(f"the session's temporary directory {path}: {error.strerror}") from error
-    # Neither the start nor the end of the process waits for it: what is left is removed by a later one.
+    # Neither the start nor the end of the process waits for it: a later process removes the rest.
     sweep = threading.Thread(target=temporary.sweep, args=(state_dir, os.environ), name="temporary-sweep", daemon=True)
     sweep.start()
 
@@ -536,8 +536,8 @@ def session_host(
 
 
 def get_ready(settings: Settings, state_dir: str) -> None:
-    """For a process that runs one task: where the levels of the sandbox are to be tried, which another process takes
-    its time for, import meanwhile what the first request needs."""
+    """Prepare a process that runs one task: if another process has to try the levels of the sandbox, import meanwhile
+    the modules that the first request needs."""
     if environment.look_ahead(settings, state_dir):
         import_client()
         import_loop()

@@ -189,7 +189,7 @@ class LayeredOptions:
         self.approvals = tuple(name for name in options.approvals if not name.startswith(REPLAY_PREFIX))
         self._replays = frozenset(options.approvals) - frozenset(self.approvals)
         self.moved: str | None = None
-        """The workspace of a resumed session where it is another one than that on record."""
+        """The workspace of a resumed session if it differs from the recorded one."""
         chosen = None if options.state_dir is None else os.fspath(options.state_dir)
         self.state_dir = state_dir_from(chosen, names.state_dir)
 
@@ -255,7 +255,7 @@ class LayeredOptions:
             *_warnings(settings, root, self.state_dir, named_by),
             *bundle_changes(settings, self.state_dir),
         ):
-            if line not in self._warned:  # a session may be looked for before it is begun
+            if line not in self._warned:  # a session may be looked for before it is started
                 self._warned.add(line)
                 self._warn(line)
         return ResolvedOptions(
@@ -280,8 +280,8 @@ class LayeredOptions:
 
 
 def existing_workspace(path: str, named_by: str) -> str:
-    """The real path of a workspace, which messages call `named_by`. Raises UsageError where there is no such directory,
-    or its name is not UTF-8."""
+    """The real path of a workspace, which messages call `named_by`. Raises UsageError if there is no such directory, or
+    its name is not UTF-8."""
     root = anchor(path, os.path.realpath)
     if not _is_text(root):
         raise UsageError(f"{named_by} {root!r}: its name is not UTF-8, which no model could read")
@@ -297,8 +297,8 @@ def existing_directory(workspace: str) -> None:
 
 
 def anchor(path: str, resolve: Callable[[str], str] = os.path.abspath) -> str:
-    """`path` made absolute by `resolve`, `~` included. Raises UsageError where that needs a current directory and there
-    is none any more, or a home and there is none."""
+    """`path` made absolute by `resolve`, `~` included. Raises UsageError if that needs a current directory that no
+    longer exists, or a home and there is none."""
     try:
         return resolve(expand_home(path))
     except NoHomeDirectory as error:
@@ -330,8 +330,8 @@ def settings_from(
     names: OptionNames = COMMAND_LINE,
     may_be_missing: bool = False,
 ) -> Settings:
-    """The settings with `flags`, by key, over the user's; `names` say where they come from, and with `may_be_missing`
-    a user's file that the environment names need not be there. Raises UsageError."""
+    """The settings with `flags`, by key, over the user's; `names` are their sources, and with `may_be_missing` a user's
+    file that the environment names need not exist. Raises UsageError."""
     option_of = names.option_of
     try:
         return load(
@@ -342,9 +342,9 @@ def settings_from(
 
 
 def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyType({})) -> Settings:
-    """The settings under the provider that they and the environment choose, as they are where they choose none. A
-    session that `started` with a provider goes on with it and its model, and one that started with a gateway at none
-    that is only found. Raises UsageError."""
+    """The settings under the provider that they and the environment choose, unchanged if they choose none. A session
+    that `started` with a provider continues with it and its model, and one that started with a gateway does not
+    continue at a provider that is only found. Raises UsageError."""
     if settings.llm.gateway and not settings.llm.provider:
         return settings
     from config import providers  # for the runs that name no gateway
@@ -363,8 +363,8 @@ def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyT
 
 
 def snapshot_limit(flags: Mapping[str, Any] = MappingProxyType({}), names: OptionNames = COMMAND_LINE) -> int:
-    """The bytes that a snapshot may have (`host.max_snapshot_bytes`), for what reads sessions before it knows their
-    workspaces, which have no say in it. Of `flags` only this setting is looked at. Raises UsageError for a
+    """The bytes that a snapshot may have (`host.max_snapshot_bytes`), for code that reads sessions before it knows
+    their workspaces, which cannot change it. Of `flags` only this setting is read. Raises UsageError for a
     configuration that cannot be used."""
     own = {key: value for key, value in flags.items() if key == _SNAPSHOT_LIMIT}
     return settings_from(own, workspace=None, names=names).host.max_snapshot_bytes
@@ -376,8 +376,8 @@ def model_facts() -> KnownModels:
 
 
 def state_dir_from(chosen: str | None, named_by: str = "--state-dir", *, may_be_file: bool = False) -> str:
-    """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError, also where
-    a file stands in its place, unless it may."""
+    """The chosen state directory, absolute, else that of the environment or the platform. Raises UsageError, also if
+    there is a file at its path, unless that is allowed."""
     try:
         path = anchor(chosen) if chosen else default_state_dir()
     except NoHomeDirectory as error:
@@ -390,14 +390,14 @@ def state_dir_from(chosen: str | None, named_by: str = "--state-dir", *, may_be_
 
 
 def state_option(state_dir: str) -> str:
-    """The option by which a command finds this state directory, with a space before it; "" where it does without."""
+    """The option by which a command finds this state directory, with a space before it; "" if it needs none."""
     import shlex  # what hardly any session needs
 
     return "" if is_default_state_dir(state_dir) else f" --state-dir {shlex.quote(state_dir)}"
 
 
 def is_default_state_dir(path: str) -> bool:
-    """True if `path` is the state directory where none is chosen."""
+    """True if `path` is the default state directory."""
     try:
         return path == default_state_dir()
     except NoHomeDirectory:
@@ -424,11 +424,11 @@ def _policy(given: str | os.PathLike[str] | None) -> str | None:
 
 
 def _is_text(value: str) -> bool:
-    """True if `value` can stand in a record: it holds no half of a surrogate pair, as bytes that are no UTF-8 do."""
+    """True if `value` can be recorded: it contains no lone surrogate, as bytes that are not UTF-8 do."""
     return value == value.encode("utf-8", "replace").decode()
 
 
-# Warnings about what a run takes as it is, and its user can hardly have meant: a line each. Nothing is refused.
+# Warnings about options that a run accepts but its user can hardly have meant: a line each. Nothing is refused.
 
 
 def _warnings(settings: Settings, workspace: str, state_dir: str, named_by: str) -> Iterator[str]:
@@ -467,12 +467,12 @@ def _bundle(settings: Settings, workspace: str, state_dir: str) -> Iterator[str]
 
     places = places_of(this_environment(workspace), state_dir)
     for problem in suspicions_in(raw, places, MACHINE.now(), own_files()):
-        if "blockedPaths" not in problem.path:  # what is to be protected need not be there
+        if "blockedPaths" not in problem.path:  # protected paths need not exist
             yield f"{settings.name_of('host.policy')} {name}: {problem}"
 
 
 def _misspelt(settings: Settings) -> Iterator[str]:
-    """Names that are none, and nearly one; those of tools from elsewhere are not known here."""
+    """Unknown names that nearly match a known one; names of remote tools are not known here."""
     for key in ("tools.disabled", "tools.allowed", "mcp.enabled"):
         if key not in settings.chosen:
             continue

@@ -1,8 +1,8 @@
-"""The line of a bundle that would allow a call which a person was just asked about, tried before it is offered.
+"""The line of a bundle that would allow a call that the user was just asked about, tried before it is offered.
 
 A candidate is written by the kind of the call, put into the bundle as it is on disk, and judged as `policy rejudge`
-does it: with every call of the session, this one among them. Only a bundle that allows the call is offered, with what
-it would change besides. Nothing is offered
+does it: with every call of the session, including this one. Only a bundle that allows the call is offered, with its
+other effects. Nothing is offered
 
 - for a call that asks for more than its sandbox, that even the built-in `full` denies (settings of shells, git and
   editors, credentials), or that the bundle does not ask about: then a mode or an option of the task does;
@@ -79,8 +79,8 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_./-]+")
 
 
 class Proposal(NamedTuple):
-    """A bundle to write at `path`, in place of `before` (None: there is none). `lines` are for the person;
-    `sets_default`, if not empty, says that the user's configuration would have to name it."""
+    """A bundle to write at `path`, in place of `before` (None: there is none). `lines` are for the user;
+    `sets_default`, if not empty, means that the user's configuration would have to name it."""
 
     path: str
     before: bytes | None
@@ -89,14 +89,14 @@ class Proposal(NamedTuple):
     sets_default: str = ""
 
     def write(self) -> str:
-        """Write the bundle; returns what was done. Raises OSError, also if the file has changed meanwhile."""
+        """Write the bundle; returns a description. Raises OSError, also if the file has changed meanwhile."""
         if _read(self.path) != self.before:
             raise OSError(0, f"{self.path} was changed in the meantime")
         put_file(self.path, self.after)
         return f"wrote {self.path}; it counts for this session too, and as a bundle from the next one on"
 
     def make_default(self) -> str:
-        """Have the user's configuration name the bundle; returns what was done. Raises UsageError."""
+        """Name the bundle in the user's configuration; returns a description. Raises UsageError."""
         path = user_file(os.environ)
         if path is None:
             raise UsageError("there is no home directory for a configuration")
@@ -152,7 +152,7 @@ def propose(
 
 
 def _place(policy: str, workspace: str) -> tuple[str, dict[str, Any]] | None:
-    """The file to write, and what a new one begins with; None where no file is the user's to write."""
+    """The file to write, and the start of a new one; None if there is no file that the user may write."""
     if policy in BUILT_IN:
         configuration = user_file(os.environ)
         if configuration is None:
@@ -227,16 +227,16 @@ def _programs(command: str, shell: Any) -> list[str] | None:
 
 
 class DeniedCalls:
-    """The entries that a bundle lacks for calls of a session that its lists denied. None is named for what a bundle
-    blocks or guards by name, for what even `full` denies, for a place outside the workspace wherever links lead, for
-    programs that may start others, and under a bundle of the Session Service."""
+    """The entries that a bundle lacks for calls of a session that its lists denied. There are none for paths and names
+    that a bundle blocks or guards by name, for calls that even `full` denies, for paths outside the workspace after
+    links are resolved, for programs that may start others, and under a bundle of the Session Service."""
 
     def __init__(self, workspace: str, state_dir: str) -> None:
         self._workspace, self._state_dir = workspace, state_dir
         self._full: Tried | None = None
 
     def entry(self, item: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The entry for a call of the transcript, None where none is named."""
+        """The entry for a call of the transcript, None if there is none."""
         found = None if endpoints(os.environ).session is not None else _entry_for_denied(item, self._workspace)
         return found if found is not None and self._is_allowed_by_full(item) else None
 
@@ -270,7 +270,7 @@ def _entry_for_denied(item: Mapping[str, Any], workspace: str) -> dict[str, Any]
         is_here = path == os.path.realpath(workspace) or _is_inside(path, workspace)
         if not is_here or is_guarded:
             return None
-        # As the built-ins have it: the entry stands by itself in a bundle that extends none of them.
+        # As in the built-ins: the entry is complete by itself in a bundle that extends none of them.
         blocked = ["@credentials"] if capability == Name.FILE_READ else ["@credentials", "@steering"]
         return {"name": capability, "allowedPaths": ["${workspace}"], "blockedPaths": blocked}
     return None
@@ -334,9 +334,9 @@ def _read(path: str) -> bytes | None:
 
 
 class Recorded(NamedTuple):
-    """The record of a session: its encoded messages and its workspace. `started` says with which policy, model and
-    families it was begun, `asked` and `edited` what policy said of each call as the model made it and of each edited
-    form, by call id, and `ran_with` has the arguments of these forms, None where they are not on record."""
+    """The record of a session: its encoded messages and its workspace. `started` has the policy, model and families
+    that it started with, `asked` and `edited` the policy decisions on each call as the model made it and on each edited
+    form, by call id, and `ran_with` the arguments of these forms, None if they are not recorded."""
 
     paths: SessionPaths
     messages: list[bytes]
@@ -347,7 +347,7 @@ class Recorded(NamedTuple):
     ran_with: Mapping[str, dict[str, Any] | None]
 
     def calls(self) -> Iterator[ToolCall]:
-        """The calls of the model, in order; one whose arguments could not be read was never judged. What is kept of a
+        """The calls of the model, in order; one whose arguments could not be read was never judged. The record of a
         call with a secret is judged with its placeholders."""
         for data in self.messages:
             if b'"toolCalls"' in data:
@@ -400,7 +400,7 @@ def _read_ended(paths: SessionPaths) -> tuple[list[bytes], str, dict[str, Any]]:
 
 
 def _decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decided]]:
-    """What policy said of each call as the model made it, and of each edited form, by the run log; of several the
+    """Policy decisions on each call as the model made it, and on each edited form, from the run log; of several the
     last."""
     asked: dict[str, Decided] = {}
     edited: dict[str, Decided] = {}
@@ -413,8 +413,8 @@ def _decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decid
 
 
 def _find_edits(messages: Iterable[bytes], edited: dict[str, Decided]) -> dict[str, dict[str, Any] | None]:
-    """The arguments of edited forms stand beside the result; in records of earlier versions the note in front of it has
-    them, and cuts what is long. They count when they have the hash that the run log has."""
+    """The arguments of edited forms are recorded with the result; in records of earlier versions they are in the note
+    before it, which cuts long ones. They count when they have the hash that the run log has."""
     found: dict[str, dict[str, Any] | None] = dict.fromkeys(edited)
     for data in messages:
         if b'"toolCallId"' not in data:
@@ -436,7 +436,7 @@ def _fits(arguments: dict[str, Any] | None, said: Decided) -> bool:
     return said.arguments_hash in {sha256_hex(one) for one in spelled}
 
 
-# Inner door: what another policy would have said to the calls of a session.
+# Decisions of another policy on the calls of a session.
 
 NOT_ON_RECORD = "the arguments that it ran with are not on record"
 
@@ -480,8 +480,8 @@ def rejudge_calls(
 ) -> list[Rejudged]:
     """Every call of the session in order, under the policy of `host.policy` in `flags`; nothing is executed.
 
-    The disk is asked as it is now, in `workspace`, by default the session's. A call that was edited when it was
-    approved is judged in both its forms, each beside what policy said to that form. Raises UsageError,
+    Facts are those of the disk now, in `workspace`, by default the session's. A call that was edited when it was
+    approved is judged in both its forms, each compared with the decision on that form. Raises UsageError,
     SessionNotFound, PolicyBundleInvalid.
     """
     record = read_record(state_dir, session_id)

@@ -1,10 +1,10 @@
-"""The parts of a session, which its launch decides before anything of it is on disk, what a mode changes of them, and
+"""The parts of a session, which its launch decides before anything of it is on disk, the changes of a mode to them, and
 the loop that they make: its conversation, runtime and judge.
 
 A mode is the options that a client sets for a session after its launch (interface section 2, `SetMode`). It can only
-narrow. Its policy is decided beside that of the launch, and the stricter decision counts, so that bundles need no
+narrow. Its policy decides in addition to that of the launch, and the stricter decision counts, so that bundles need no
 order. Its level of the sandbox is at or above that of the launch, and its model one that the launch bundle allows.
-`launch` in place of a value goes back to the option of the launch.
+`launch` in place of a value restores the option of the launch.
 """
 
 from __future__ import annotations
@@ -148,8 +148,8 @@ class Terms(NamedTuple):
 
 class Parts(NamedTuple):
     """Decisions about a session before anything of it is on disk. `has_mcp`: the Session Service lets it use MCP
-    servers. `tool_service` is the Backend Tool Service, None where there is none for the session. `client_servers` are
-    MCP servers that the client names."""
+    servers. `tool_service` is the Backend Tool Service, None if there is none for the session. `client_servers` are MCP
+    servers that the client names."""
 
     terms: Terms
     bundle: PolicyBundle
@@ -189,7 +189,7 @@ class Parts(NamedTuple):
 
     @property
     def takes_images(self) -> bool:
-        """True if pictures are sent, as far as the gateway's dialect and the settings say."""
+        """True if the gateway's dialect and the settings allow sending pictures."""
         return self.dialect.takes_images and self.settings.llm.images
 
     def set_cache_time(self, *, attended: bool) -> Parts:
@@ -228,7 +228,7 @@ class Parts(NamedTuple):
         )
 
     def put_under(self, ctx: LoopContext) -> None:
-        """Have a session go on with the model and under the bundle of these parts."""
+        """Switch a session to the model and the bundle of these parts."""
         judge, scrubber, conversation = ctx.judge, ctx.scrubber, ctx.conversation
         if self.scoping is not None and judge.scoping is not None:
             self.scoping.scripts = judge.scoping.scripts
@@ -245,9 +245,9 @@ class Parts(NamedTuple):
         conversation.renew_head(judge)
 
     def make_thread(self, state: Checkpoint, scrubber: Scrubber, dropped: int | None = None) -> Thread:
-        """The conversation behind the system prompt; a turn whose step is open enters it when the step is over. What
-        was recorded under other rules leaves under those of this bundle. `dropped` is how many messages requests leave
-        out from now on, None for as many as on record."""
+        """The conversation after the system prompt; a turn whose step is open enters it when the step is over. Messages
+        recorded under other redaction rules are sent under those of this bundle. `dropped` is how many messages
+        requests leave out from now on, None for the recorded number."""
         takes_images = self.takes_images
         if takes_images and len(state.thread) > 1:  # a new session has no pictures yet, and does not ask
             takes_images = self.models.table.of(self.model).limits.images is not False
@@ -345,7 +345,7 @@ class LaunchParts(NamedTuple):
         allowed = parts.bundle.llm_policy.allowed_models
         if "policy" in fields:
             bundle = terms.make_bundle(self.now())
-            # Which models there are is for the launch bundle to say.
+            # The launch bundle decides which models are allowed.
             policy = bundle.llm_policy._replace(allowed_models=allowed)
             scoping.within = bundle._replace(llm_policy=policy).keep_known(bundle)
         model = fields.get("model", parts.model)
@@ -371,7 +371,7 @@ class LaunchParts(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A session that nothing refuses any more, before it has files. `informed` is what its gateway said."""
+    """A session that passed all checks, before it has files. `informed` are the facts from its gateway."""
 
     parts: Parts
     url: str
@@ -436,7 +436,7 @@ class Composition(NamedTuple):
         return ctx
 
     def _client(self, conversation: Conversation) -> LlmClient:
-        """The client of the gateway, and news of what was found out about it, which come with the first request."""
+        """Make the client of the gateway, and report facts about the gateway with the first request."""
         ready, dialect, settings = self.ready, self.ready.parts.dialect, self.ready.parts.settings
         if ready.chosen.said:
             self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": ready.chosen.said})
@@ -451,7 +451,7 @@ class Composition(NamedTuple):
         outside = self.surroundings.outside
         made = runtime_settings(resolved, parts.terms.machine, live_output, outside, guards=self.owns_process)
         sandbox = None
-        if parts.scoping is not None:  # a mode may ask for a level where the launch has none
+        if parts.scoping is not None:  # a mode may ask for a level although the launch has none
             guarded = os.path.join(paths.records, "guarded")
             caches = os.path.join(parts.terms.machine.temporary, "caches")
             sandbox = SandboxSettings(parts.scoping.level, required=True, directory=guarded, caches=caches)
@@ -535,7 +535,7 @@ class Composition(NamedTuple):
             router.add_remote(parts.tool_service.provider(elsewhere, judge, self.store.state.identity, settings))
 
     def _elsewhere(self, judge: Judge) -> ToolsElsewhere:
-        """Sources of tools, which the judge asks about what they have from now on."""
+        """Sources of tools, which the judge asks about approvals from now on."""
         from agent_host.host.remote_tools import ToolsElsewhere
 
         state_dir, emitter = self.paths.state_dir, self.emitter

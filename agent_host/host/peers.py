@@ -27,8 +27,8 @@ _LOCK: Final = re.compile(r"/checkpoints/[A-Za-z0-9_-]{1,128}\.lock( \(deleted\)
 
 
 class PeerCheck:
-    """The check of one peer. `connection` is the socket, or the pipe, that it came by; `state_dir` is where this
-    process's session lies."""
+    """The check of one peer. `connection` is its socket or pipe; `state_dir` is the state directory of this process's
+    session."""
 
     def __init__(self, state_dir: str, connection: Any) -> None:
         self._state_dir = state_dir
@@ -41,14 +41,14 @@ class PeerCheck:
             self._unreadable = str(error)
 
     def refusal(self) -> str | None:
-        """Why the peer is refused now, None where it is not."""
+        """The reason to refuse the peer now; None if there is none."""
         if self._peer is None:
             return self._unreadable
         if self._peer.uid is not None and self._peer.uid != os.geteuid():
             return f"process {self._peer.pid} is another user's"
         try:
             lineage = self._peer.lineage()
-            if lineage == self._admitted:  # the same processes, so the rest says the same
+            if lineage == self._admitted:  # the same processes, so the rest has the same result
                 return None
             chain = [entry.pid for entry in lineage]
             if os.getpid() in chain or _hold_sessions(self._state_dir, chain[1:]):  # a program may embed one
@@ -81,13 +81,13 @@ class PeerCheck:
 
 
 def _hold_sessions(state_dir: str, chain: Sequence[int]) -> bool:
-    """True if one of these processes has a session: one of the state directory by its lock, or, where the system shows
-    what a process has open, one of any state directory. The oldest is looked at first: what a session has started may
-    have a great many files open."""
+    """True if one of these processes has a session: one of the state directory by its lock, or, if the system shows the
+    open files of a process, one of any state directory. The oldest is checked first, because the processes that a
+    session started may have a great many files open."""
     folder = os.path.dirname(SessionPaths(state_dir, "any").lock)
     try:
         locks = [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".lock")]
-    except FileNotFoundError:  # no session has begun yet
+    except FileNotFoundError:  # no session has started yet
         locks = []
     except OSError as error:
         raise PeerUnreadable(f"{folder} cannot be looked at: {error.strerror}") from error

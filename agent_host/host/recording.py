@@ -1,4 +1,4 @@
-"""Inner door: a gateway between a client and a real one, which writes a script of what the real one answered."""
+"""A gateway between a client and a real one, which writes a script of the real one's answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 _TIMEOUT: Final = httpx.Timeout(600, connect=10)
-# What belongs to one connection, and what would have the answer come compressed.
+# Headers of one connection, and those that would cause a compressed answer.
 _NOT_PASSED_ON: Final = frozenset(
     ("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "te",
      "transfer-encoding", "upgrade")
@@ -42,8 +42,9 @@ _SECRET: Final = ("authorization", "x-api-key", "api-key", "cookie")
 
 
 class Recorder:
-    """Passes requests on to the gateway at `url`, and appends a turn to `script` for each answer. `workspace` stands as
-    `${workspace}` in it. Secrets are taken out. `on_skipped` gets a line for each answer that no script can hold."""
+    """Passes requests on to the gateway at `url`, and appends a turn to `script` for each answer. `workspace` is
+    written as `${workspace}`. Secrets are removed. `on_skipped` gets a line for each answer that a script cannot
+    represent."""
 
     def __init__(
         self, url: str, script: IO[bytes], settings: Settings, *, workspace: str, on_skipped: Callable[[str], None]

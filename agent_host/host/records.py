@@ -1,4 +1,4 @@
-"""Inner doors: what is on record under an id that a user gave."""
+"""Records under an id that a user gave."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LISTED = 5
 
 
 class Unfinished(NamedTuple):
-    """A session with a task to go on with."""
+    """A session with a task to continue."""
 
     session_id: str
 
@@ -70,8 +70,8 @@ def session_under(
 
 
 def weaker_sandbox(resolved: ResolvedOptions) -> SandboxWeaker | None:
-    """The weaker sandbox that a person has to agree to before this session is resumed, None if there is none. What
-    cannot be read is for the resume to say."""
+    """The weaker sandbox that the user has to accept before this session is resumed, None if there is none. The resume
+    reports unreadable records."""
     limit = resolved.settings.host.max_snapshot_bytes
     if resolved.session_id is None or resolved.sandbox_named:
         return None
@@ -98,7 +98,7 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None, *, reads_only:
             return None
         settings = settings_from(options.get("flags", {}), workspace=None, names=ON_RECORD)
         own = Tokens.read() if tokens is None else tokens
-        with contextlib.suppress(UsageError):  # a key that is gone, or a provider: what is left is looked for
+        with contextlib.suppress(UsageError):  # a key or a provider is gone: the others are still redacted
             settings = with_provider(settings, options.get("started", {}))
             own = own.under(settings)
         key = functools.partial(redaction_key, state_dir, makes=not reads_only)
@@ -106,14 +106,14 @@ def stored_sessions(state_dir: str, tokens: Tokens | None = None, *, reads_only:
         url = "" if settings.llm.gateway.startswith(MOCK_PREFIX) else settings.llm.gateway
         return Secrets.collect(own, url, settings, redaction, state_dir).scrubber.data
 
-    from agent_host.session.stored import StoredSessions  # with the first look at what is on record
+    from agent_host.session.stored import StoredSessions  # imported when records are first read
 
     return StoredSessions(state_dir, snapshot_limit_bytes=snapshot_limit(), models=model_facts(), cleaner=cleaner)
 
 
 def state_of_files(state_dir: str, session_id: str) -> tuple[object, ...]:
-    """A value that changes when the records of a session do, and when a process takes it or leaves it; cheap enough to
-    be asked for all the time. Raises UsageError for what is no id."""
+    """A value that changes when the records of a session do, and when a process takes it or leaves it; cheap enough for
+    polling. Raises UsageError for an invalid id."""
     with state_errors_translated():
         paths = SessionPaths(state_dir, session_id)
     found: list[object] = [holder(paths.lock)]
@@ -127,7 +127,7 @@ def state_of_files(state_dir: str, session_id: str) -> tuple[object, ...]:
 
 
 def state_of_list(state_dir: str) -> tuple[object, ...]:
-    """The same for the list of all sessions: which there are, and what the resumable ones have on record."""
+    """The same for the list of all sessions: their ids, and the records of the resumable ones."""
     found: list[object] = []
     for folder in (os.path.join(state_dir, "sessions"), os.path.join(state_dir, "checkpoints")):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -148,13 +148,13 @@ def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript
 
 
 def own_sessions() -> Owner | None:
-    """The owner of sessions that this user's programs begin; None if a Session Service says that."""
+    """The owner of sessions that this user's programs start; None if a Session Service determines it."""
     return Owner(LOCAL, LOCAL) if endpoints(os.environ).session is None else None
 
 
 def session_id_of(state_dir: str, key: str) -> str:
-    """The id of the session that was begun under `key`, else of the one whose id begins so, else of the newest for
-    `latest`; the key itself where there is none. Raises UsageError for the start of several ids,
+    """The id of the session that was started under `key`, else of the one whose id begins with it, else of the newest
+    for `latest`; the key itself if there is none. Raises UsageError for a prefix of several ids,
     CheckpointUnreadable."""
     with state_errors_translated():
         found, paths = session_of(state_dir, key), SessionPaths(state_dir, key)
@@ -171,9 +171,9 @@ def session_id_of(state_dir: str, key: str) -> str:
 
 
 def remove_session(state_dir: str, session_id: str, *, resumable: bool = False) -> None:
-    """Remove a session that has ended with all that is its own, by its whole id; with `resumable` also one that could
-    be resumed. The stub under an id of the user's own stays, so that it is not begun again. Raises SessionNotFound,
-    SessionHeld for one that a process has, UsageError for one that can be resumed, and for what the disk refuses."""
+    """Remove an ended session with all its files, by its full id; with `resumable` also one that could be resumed. The
+    stub under an id of the user's own stays, so that it is not started again. Raises SessionNotFound, SessionHeld for
+    one that a process has, UsageError for one that can be resumed, and for errors of the disk."""
     from state.prune import SessionPruner, Standing
 
     refused = SessionHeld(f"session {session_id} is in use by a live process: end it first")
@@ -219,7 +219,7 @@ class Result:
 
     @property
     def completed(self) -> bool:
-        """True if the model said that it is done."""
+        """True if the model reported that it is done."""
         return self.status == "TASK_COMPLETED"
 
 

@@ -1,4 +1,4 @@
-"""Tools from elsewhere in a session: what is kept of them, who approved them, and what people are told."""
+"""Remote tools in a session: their stored lists, their approvals, and notices to the user."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _EVENTS: dict[NoticeKind, EventType] = {
 
 
 class ToolsElsewhere:
-    """The sources of a session. `bundle` gives the bundle that says which of their tools there are. Of tools that may
-    change it says which are approved as they are: `others` are those of the workspace."""
+    """The sources of a session. `bundle` gives the bundle that lists their tools. It also reports which tools that may
+    change are approved in their present form: `others` are those of the workspace."""
 
     def __init__(
         self, state_dir: str, bundle: Callable[[], PolicyBundle], emitter: Emitter, others: Approved | None
@@ -83,19 +83,19 @@ class ToolsElsewhere:
             self._others.approve(name, identity)
 
     def report(self, notice: SourceNotice) -> None:
-        """Tell people of a source."""
+        """Notify the user about a source."""
         names = ("added", "removed", "changed", "rejected")
         more = {name: list(value) for name in names if (value := getattr(notice, name))}
         payload = {"source": notice.source, "toolCount": notice.tool_count, "message": notice.message, **more}
         self._emitter.emit(_EVENTS[notice.kind], payload)
 
 
-# The Backend Tool Service in a session (AH 7.6): where it is, what it is shown of the session, and what a call of its
-# tools may take.
+# The Backend Tool Service in a session (AH 7.6): its address, the data of the session that it gets, and the limits of a
+# call of its tools.
 
 GRANT_S: Final = 900
-"""For how long a grant holds that the host signs, unless the bundle ends sooner: longer than a call takes with all that
-is tried again, and not long enough to be worth stealing."""
+"""Lifetime of a grant that the host signs, unless the bundle ends sooner: longer than a call takes with all retries,
+and not long enough to be worth stealing."""
 _MARGIN_S: Final = 5.0
 
 
@@ -112,8 +112,8 @@ class ToolService(NamedTuple):
     def provider(
         self, elsewhere: ToolsElsewhere, judge: Judge, identity: SessionIdentity, settings: Settings
     ) -> RemoteTools:
-        """The Provider of its tools, whose grants name the tenant of the judge's bundle. What is tried again is as for
-        every service; a call's own time ends before that of the runtime, and says more."""
+        """The Provider of its tools, whose grants name the tenant of the judge's bundle. Retries are as for every
+        service; a call's own timeout ends before that of the runtime, and its message is more precise."""
         longest_s, timeout_s = settings.services.retry_max_s, settings.backend.timeout_s
         retry = RetryPolicy(settings.services.max_retries, settings.services.retry_base_s, longest_s, longest_s)
         grant = grant_maker(identity, lambda: judge.bundle, self.given, self.key, self.outside.time)
@@ -134,7 +134,7 @@ def tools_on_record(
     newest = lists.newest()
     shapes = None if newest is None else lists.read(newest)
     specs = (spec_of(definition_of(shape), CAPABILITY, elsewhere=True) for shape in shapes or ())
-    return tuple(completed(spec._replace(identity=None)) for spec in specs)  # who approved it is for a session to say
+    return tuple(completed(spec._replace(identity=None)) for spec in specs)  # a session determines who approved it
 
 
 def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], ToolSpec]:
@@ -159,9 +159,9 @@ def grant_maker(
     key: bytes | None,
     clock: Callable[[], float],
 ) -> Callable[[str], str | None]:
-    """Return a function that makes the capability grant of each request: that which the Session Service gave, else one
-    for the one tool, under the key of this host; None where the host has neither. The bundle of the moment names the
-    tenant, and ends the grant at the latest."""
+    """Return a function that makes the capability grant of each request: the one from the Session Service, else one for
+    the one tool, signed with the key of this host; None if the host has neither. The current bundle names the tenant,
+    and the grant ends with it at the latest."""
 
     def make(tool_name: str) -> str | None:
         grant = given()

@@ -1,8 +1,8 @@
-"""Inner door: a recorded session run again from its own record, to see whether it still does the same.
+"""Replay: a recorded session run again from its own record, to check that it still does the same.
 
 The answers of the model become a script, and a new session with the same prompts runs in a directory that the caller
-names. Its calls are real. What is compared is what the host decides: which calls are made, policy's word on each, and
-the arguments that reach it.
+names. Its calls are real. The comparison covers the host's decisions: which calls are made, the policy decision on
+each, and the arguments that reach it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _NO_FORM = "the answer to a server's question is not recorded"
 
 
 class Difference(NamedTuple):
-    """The first call that is not as it was. `what` is `decision`, `arguments` (their SHA-256), or `call` for one that
-    was not made; `before` and `now` are what the record and the run say of it."""
+    """The first call that differs. `what` is `decision`, `arguments` (their SHA-256), or `call` for one that was not
+    made; `before` and `now` are its values in the record and in the run."""
 
     number: int
     tool_name: str
@@ -69,8 +69,8 @@ class Difference(NamedTuple):
 
 
 class ReplayDenials(NamedTuple):
-    """Denials of a sandbox to one call, on record and in the replay, a line each; `grant` is what the call asked for
-    beyond its scope."""
+    """Denials of a sandbox to one call, recorded and in the replay, a line each; `grant` is the access that the call
+    asked for beyond its scope."""
 
     number: int
     tool_name: str
@@ -87,8 +87,8 @@ class ReplayDenials(NamedTuple):
 
 class Replayed(NamedTuple):
     """The outcome of a replay: how many calls the record has, the first difference, and why a task ended early.
-    `before` and `now` say how commands were held on record and in the replay ({level, wanted, why?, scope?}), None
-    where nothing says it; `refusals` what a sandbox refused, and what calls asked of it."""
+    `before` and `now` describe the sandbox of commands in the record and in the replay ({level, wanted, why?, scope?}),
+    None if unknown; `refusals` are the denials of a sandbox, and requests of calls to it."""
 
     calls: int
     difference: Difference | None
@@ -197,7 +197,7 @@ class _Original:
         return moved
 
     def answer(self, request: ApprovalRequest) -> ApprovalAnswer:
-        """See `agent_host.host.sessions.Approve`. What somebody typed into a server's form is not on record."""
+        """See `agent_host.host.sessions.Approve`. The user's input in a server's form is not recorded."""
         if request.form is not None:
             return ApprovalAnswer(approved=False, reason=_NO_FORM)
         waiting = self._answers.get((request.tool_name, orjson.dumps(request.arguments)))
@@ -208,7 +208,7 @@ class _Original:
         for before, message in zip((None, *self._messages), self._messages, strict=False):
             if message.role == "assistant":
                 if before is not None and before.role == "assistant" and not before.tool_calls:
-                    turns[-1]["stop_reason"] = "pause_turn"  # nothing between them: the model went on by itself
+                    turns[-1]["stop_reason"] = "pause_turn"  # nothing between them: the model continued by itself
                 calls = [
                     {"name": call.name, "raw_arguments": _BROKEN}
                     if call.problem
@@ -242,8 +242,8 @@ class _Original:
         return found
 
     def backend_tools(self) -> RecordedToolService:
-        """The backend tools that are known, and what each call was answered. Raises UsageError for one that was called
-        and is not known any more."""
+        """The known backend tools, and the answer to each call. Raises UsageError for one that was called and is no
+        longer known."""
         answers: dict[str, RecordedAnswer] = {}
         called: set[str] = set()
         waiting: dict[str, str] = {}
@@ -272,8 +272,8 @@ def _script_id(turn: int, number: int) -> str:
 
 
 class _Run:
-    """The calls of the replay as the model made them, by their ids, and the sandbox of commands, as each start says it;
-    `also` gets the events as well."""
+    """The calls of the replay as the model made them, by their ids, and the sandbox of commands, as each start reports
+    it; `also` gets the events as well."""
 
     def __init__(self, also: OnEvent | None) -> None:
         self.calls: dict[str, _JudgedCall] = {}
@@ -334,8 +334,8 @@ class RecordedCost(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """A cost beside that of the baseline, None where that has none; `is_over` says that one of its figures grew by more
-    than is allowed."""
+    """A cost and that of the baseline, None if that has none; `is_over` is true if one of its figures grew by more than
+    is allowed."""
 
     name: str
     cost: RecordedCost

@@ -159,7 +159,7 @@ class Session:
         self._session.interrupt()
 
     def end_by_time(self, words: str) -> None:
-        """Stop the running task at once because its time is over, as `words` say, and leave it open."""
+        """Stop the running task immediately because its time is over, with the reason `words`, and leave it open."""
         self._session.end_by_time(words)
 
     def cut_off(self) -> Result:
@@ -301,7 +301,7 @@ def _found(report: LoadReport) -> Iterator[str]:
         yield "others could read the files of this session; they no longer can"
 
 
-# What an embedding program hands in: who approves, and who gets the events.
+# Callbacks of an embedding program: approvals and events.
 
 Decision = bool | ApprovalAnswer
 Approve = Callable[[ApprovalRequest], Decision | Awaitable[Decision]]
@@ -312,7 +312,7 @@ for it."""
 
 
 def gate_of(resolved: ResolvedOptions, approve: Approve | None, on_asked: OnAsked | None = None) -> ApprovalGate:
-    """The gate of a session: `approve` is asked for what was not approved in advance; without it that is denied.
+    """The gate of a session: `approve` decides calls that were not approved in advance; without it they are denied.
     `on_asked` as PendingApprovals has it."""
     if approve is None:
         return UnattendedGate(resolved.approvals, approve_all=resolved.approve_all)
@@ -329,8 +329,8 @@ def gate_of(resolved: ResolvedOptions, approve: Approve | None, on_asked: OnAske
 
 
 class _Events:
-    """A sink that hands events to the embedding program in the next turn of the event loop, where a fault of the
-    callback is that program's and stops nothing here, and to those who iterate over them."""
+    """A sink that passes events to the embedding program in the next turn of the event loop, so that an exception of
+    the callback is that program's and stops nothing here, and to iterators over them."""
 
     def __init__(self, on_event: OnEvent | None) -> None:
         self._on_event = on_event
@@ -338,7 +338,7 @@ class _Events:
         self._is_over = False
 
     def listen(self) -> asyncio.Queue[Mapping[str, Any] | None]:
-        """A queue of the events from now on; None is behind the last one."""
+        """A queue of the events from now on; None follows the last one."""
         queue: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
         self._queues.append(queue)
         if self._is_over:
@@ -372,8 +372,8 @@ _MOST_BEHIND = 10_000
 
 # One task from start to end, in a session of its own.
 #
-# A program that embeds the host stays as it is: nothing is read from its environment but configuration, no signal
-# handler is set, and what commands leave behind is ended with the session, not with the process.
+# A program that embeds the host stays as it is: only configuration is read from its environment, no signal handler is
+# set, and leftover processes of commands are terminated with the session, not with the process.
 
 OnOpen = Callable[[Session], object]
 """Takes the session of a task once it is open, before the task begins."""
@@ -458,12 +458,11 @@ async def run_headless(
     mode: Mapping[str, str] | None = None,
 ) -> Result:
     """One task: `prompt` starts a session, None resumes the one of `resolved`; with `resumes` a prompt is the next task
-    of that one, whose last task has to be over. `mode` holds before the task goes on: a process that dies in between
-    leaves no task that runs without it. `task_options` narrow a task that starts.
+    of that one, whose last task has to be over. `mode` applies before the task continues: a process that dies in
+    between leaves no task that runs without it. `task_options` narrow a task that starts.
 
-    `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session
-    whose resume reports it again. Raises AgentHostError for what keeps the session from starting; everything later is
-    in the result.
+    `on_end` gets the result while the checkpoint is still there: a process that dies in between leaves a session whose
+    resume reports it again. Raises AgentHostError if the session cannot start; every later error is in the result.
     """
     new_id = opener.outside.new_id
     resumes = prompt is None if resumes is None else resumes
@@ -485,7 +484,7 @@ async def run_headless(
         else:
             session.tasks.start_recorded()
         end = await session.tasks.await_end()
-        while session.tasks.busy:  # what a client had queued follows
+        while session.tasks.busy:  # a client's queued tasks follow
             end = await session.tasks.await_end()
         await session.end_uploads(end)
         result = _result(session, end)

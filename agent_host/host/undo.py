@@ -53,9 +53,9 @@ class UndoResult(NamedTuple):
 
 @dataclass
 class _Change:
-    """A file over the step: the version `before`, None if there was none; the hash that the step `left`, _GONE for no
-    file, None if only `written_by`, in seconds, says that it is unchanged. `before_hash` is that of the content before,
-    if it is on record."""
+    """A file before and after the step: the version `before`, None if there was none; the hash that the step `left`,
+    _GONE for no file, None if only `written_by`, in seconds, shows that it is unchanged. `before_hash` is that of the
+    content before, if it is recorded."""
 
     before: str | None
     before_hash: str | None
@@ -72,7 +72,7 @@ class _Step:
 
 
 class _NotPutBack(Exception):
-    """`str()` says why."""
+    """`str()` is the reason."""
 
 
 def undo_last_step(state_dir: str, session_id: str, workspace: str, skip: Collection[str] = ()) -> UndoResult:

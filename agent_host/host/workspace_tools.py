@@ -22,8 +22,9 @@ _MAX_TOLD: Final = 5
 
 
 class WorkspaceTools(NamedTuple):
-    """`specs` are those of the project and what loads skills, `approved` which of the project's a person has approved
-    as they are, None where there are none. `unusable` says what is wrong with manifests and skills, a line each."""
+    """`specs` are those of the project and what loads skills, `approved` those of the project's that the user has
+    approved in their present form, None if there are none. `unusable` are the problems of manifests and skills, a line
+    each."""
 
     specs: tuple[ToolSpec, ...] = ()
     approved: Approved | None = None
