@@ -19,22 +19,22 @@ Rules:
 - Only what works is advertised. Files and terminals of the editor (`fs/*`, `terminal/*`) are not used: effects go
   through the policy and the sandbox of the session, and so does the model's view of the disk.
 - `cwd` is absolute, and on load and resume the workspace on record: a session does not move to an editor's directory.
-- What a client sends has bounds, and a message that is wrong is answered; the process lives on. What it sends is not
-  trusted either: editors take `mcpServers` from files of the project, so that these are started only if the user's own
-  configuration says so (`acp.client_servers`), and then sandboxed.
-- A person widens, the model never does: modes and options are `SetMode`, whose rules `serve` keeps.
+- What a client sends has bounds, and an invalid message is answered; the process continues. Its content is not trusted
+  either: editors take `mcpServers` from files of the project, so these are started only if the user's own configuration
+  allows it (`acp.client_servers`), and then sandboxed.
+- The user widens, the model never does: modes and options are `SetMode`, whose rules `serve` enforces.
 - Without a provider `session/new` answers that authentication is required; `authenticate` looks again, and the
   terminal method runs `agent-host acp --init`.
-- The editor's end ends the sessions: those that are idle are over, those with an open task stay resumable.
+- The editor's end ends the sessions: idle ones are over, those with an open task stay resumable.
 
 Traps:
 
-- The reply to `session/new` has to precede what is heard of the session, and all of a loaded history the reply to
-  `session/load`: `EditorSession` holds what it hears until `speak`, which comes in the loop's
-  next turn, or at once.
+- The reply to `session/new` has to precede updates of the session, and all of a loaded history the reply to
+  `session/load`: `EditorSession` retains updates until `speak`, which is called in the loop's next turn, or
+  immediately.
 - A task that waits for an answer when its process dies asks again only if it continues. So a load continues such a
-  task, and no other: one that was interrupted elsewhere waits for `/continue`, and the next prompt cancels it.
-- The codes of `serve` are not those of the protocol (-32002 is another thing there): `error_of` translates them.
+  task, and no other: one that was interrupted at another point waits for `/continue`, and the next prompt cancels it.
+- The codes of `serve` are not those of the protocol (-32002 has another meaning there): `error_of` translates them.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ class Agent:
         return EditorSession(self.peer, features, workspace, reopen, self._launch.window_of)
 
     def _servers_in(self, given: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The MCP servers of a request that are started: programs, if the user's configuration says so."""
+        """The MCP servers of a request that are started: programs, if the user's configuration allows it."""
         named = given.get("mcpServers", ()) if self._launch.client_servers else ()
         return [_server_in(one, f"mcpServers[{place}]") for place, one in enumerate(named) if _is_program(one)]
 

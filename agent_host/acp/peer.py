@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 in both directions over one stream of lines: an editor asks, and is asked.
+"""JSON-RPC 2.0 in both directions over one stream of lines: an editor sends requests and receives them.
 
-A request is a task of its own, so that a prompt that takes an hour holds up nothing. A notification is served at once
-and in its turn: a `session/cancel` behind a prompt finds that prompt. Whatever comes is answered or left out, and
-nothing that comes ends the process. What the other side does not take waits in a bounded buffer: beyond it nothing more
+Each request runs as a task of its own, so that a prompt that takes an hour blocks nothing. A notification is served
+immediately and in order: a `session/cancel` after a prompt finds that prompt. Every message is answered or ignored, and
+none ends the process. Data that the other side does not read waits in a bounded buffer; once it is full, nothing more
 is read.
 """
 

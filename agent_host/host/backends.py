@@ -265,12 +265,12 @@ def make_client(
     )
 
 
-# Settings that follow from the gateway: the model and the window that a local server names, and the toolset that
+# Settings that follow from the gateway: the model and the window that a local server reports, and the toolset that
 # fits.
 #
-# What the user chose stays: `llm.model`, an entry of `[models]` with `context_tokens`, `host.toolset`. A model read
-# from a server counts as configured under built-in policies only; the models that a bundle of a file or a Session
-# Service allows are not extended.
+# The user's choices stay: `llm.model`, an entry of `[models]` with `context_tokens`, `host.toolset`. A model read from
+# a server counts as configured under built-in policies only; the models that a bundle of a file or a Session Service
+# allows are not extended.
 
 SMALL_WINDOW_TOKENS: Final = 16_000
 """A model with a smaller window gets the slim toolset if none is chosen."""

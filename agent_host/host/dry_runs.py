@@ -1,4 +1,4 @@
-"""Inner doors: what a policy would say to a call, which tools it would offer, and what is wrong with a bundle.
+"""Dry runs of a policy: its decision about a call, the tools that it would offer, and the problems of a bundle.
 
 Nothing is executed.
 """

@@ -1,4 +1,4 @@
-"""Inner door: what this machine has; a check fails that a run needs, or one of a service that the environment names."""
+"""Checks of this machine. A check fails only for things that a run needs, and services that the environment names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The MCP servers of a session: those of its bundle and those of the user's configuration, as they may be used.
+"""The MCP servers of a session: those of its bundle and those of the user's configuration, as far as they may be used.
 
-A workspace has no say but to leave some out. A bundle names servers, and who may be sent the user's credentials is
-the user's to say: a token goes to the origin that the user's own entry of the same name has, and to no other.
+A workspace can only exclude some. A bundle names servers, but only the user decides which of them get the user's
+credentials: a token is sent to the origin in the user's own entry of the same name, and to no other.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ other effects. Nothing is offered
 - for a call that asks for more than its sandbox, that even the built-in `full` denies (settings of shells, git and
   editors, credentials), or that the bundle does not ask about: then a mode or an option of the task does;
 - for programs that may start others, and for those of a path, whose content the model can change;
-- under a bundle of the Session Service, which is nobody's here to change; and for a file in the workspace, wherever
+- under a bundle of the Session Service, which cannot be changed here; and for a file in the workspace, wherever
   links and the user's configuration lead.
 """
 
@@ -328,9 +328,9 @@ def _read(path: str) -> bytes | None:
         return None
 
 
-# What is on record of a session's calls: the model's, policy's word on them, and what was run in their place.
+# Records of a session's calls: the model's calls, policy decisions on them, and the forms that ran instead.
 #
-# A call whose arguments somebody changed while approving it has two forms, each with a decision of its own.
+# A call whose arguments the approver changed has two forms, each with a decision of its own.
 
 
 class Recorded(NamedTuple):
@@ -442,10 +442,10 @@ NOT_ON_RECORD = "the arguments that it ran with are not on record"
 
 
 class Rejudged(NamedTuple):
-    """One call as the model made it, or the form that the person who approved it gave it.
+    """One call as the model made it, or the form that the approver gave it.
 
-    `before` is what policy said then, None where it was not asked; `now` what it would say now, None for a form whose
-    arguments are not on record. `level` is the one that commands of the session were held at.
+    `before` is the policy decision then, None if there was none; `now` the one that policy would make now, None for a
+    form whose arguments are not recorded. `level` is the sandbox level of the session's commands.
     """
 
     call: ToolCall

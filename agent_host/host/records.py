@@ -52,10 +52,10 @@ class Unfinished(NamedTuple):
 def session_under(
     state_dir: str, key: str, same: tuple[OptionsSource, str] | None = None
 ) -> Unfinished | Result | None:
-    """Find the session that a user began under the id `key`: the session, its result if it is over, else None.
+    """Find the session that a user started under the id `key`: the session, its result if it is over, else None.
 
-    `same`: options and a prompt that have to be those it was begun with. Raises UsageError where they are not, for a
-    key that is none and for a session that was removed before its end; CheckpointUnreadable for one that is damaged.
+    `same`: options and a prompt that have to be those it was started with. Raises UsageError if they are not, for an
+    invalid key and for a session that was removed before its end; CheckpointUnreadable for one that is damaged.
     """
     found = find_begun(state_dir, key, snapshot_limit_bytes=snapshot_limit())
     if found is None:

@@ -1,9 +1,9 @@
-"""Take back the files of a session's last step: each gets the content that it had before, if it is still what the step
-left. Whatever cannot be taken back is named.
+"""Undo the file changes of a session's last step: each file gets its previous content, if it is still as the step left
+it. Files that cannot be restored are named.
 
-The journal says what each call found and left (`state.checkpoint.Intent`, `CallFinished.changed`). What a command left
-has no hash on record: such a file counts as unchanged since if it was written no later than the command's result. A
-version that is kept without a secret is none to put back.
+The journal records what each call found and left (`state.checkpoint.Intent`, `CallFinished.changed`). Files written by
+a command have no recorded hash: such a file counts as unchanged if it was written no later than the command's result. A
+stored version with a secret removed is not restored.
 """
 
 from __future__ import annotations

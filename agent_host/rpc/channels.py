@@ -319,7 +319,7 @@ class SocketChannel(asyncio.Protocol):
         self._empty = asyncio.Event()
         self._empty.set()
 
-    # What the event loop calls
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has come; it stays when it is accepted."""

@@ -1,8 +1,9 @@
 """The methods of `serve` (interface section 2), one function for each.
 
-A method is a function with `@_method`, which says everything about it: the shapes of its parameters, the members of its
-result, its errors. Its docstring is the sentence in docs/serve.md, whose tables `python -m tests.support.serve_page`
-writes. To add a method, write its function here, run that and add a request to `tests/interaction/test_serve.py`.
+A method is a function with `@_method`, which declares everything about it: the shapes of its parameters, the members of
+its result, its errors. Its docstring is the sentence in docs/serve.md, whose tables
+`python -m tests.support.serve_page` writes. To add a method, write its function here, run that and add a request to
+`tests/interaction/test_serve.py`.
 
 What a method may rely on:
 
@@ -146,7 +147,7 @@ def _method(
     """Make a function a method: `start_task` serves `StartTask`.
 
     docs/serve.md is generated from these arguments and from the function's docstring. `result` describes each member of
-    the result; a name that ends with `?` may be missing. `errors` are those besides -32602 and -32603, which every
+    the result; a name that ends with `?` may be missing. `errors` are those apart from -32602 and -32603, which every
     method has.
     """
 

@@ -158,7 +158,7 @@ class ClientConnection:
             self._balance()
         self._on_end(self)
 
-    # What the process does with it
+    # Methods for the process
 
     async def await_answers(self) -> None:
         """Until every request so far has its answer, taken or not."""
