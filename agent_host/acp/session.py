@@ -293,7 +293,7 @@ class EditorSession:
         for output in self._outputs.values():
             output.stop()
         self._outputs.clear()
-        self.open_task, self._is_paused = None, False  # the next process reports the open questions
+        self.open_task, self._is_paused = None, False  # the next process reports the open task
         if self.is_closing:
             return
         self.tell(updates.Told("error", f"{gone}", "The next prompt resumes the session: nothing is done twice."))
