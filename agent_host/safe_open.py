@@ -37,7 +37,7 @@ def open_regular(path: str, flags: int, folder: int | None = None) -> int:
     fd = os.open(path, flags | _FLAGS, 0o600, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     return fd
 
 

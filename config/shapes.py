@@ -200,12 +200,12 @@ class Text:
         if (wrong_size := _wrong_size(len(value), self._least, self._most, "character")) is not None:
             return wrong_size
         if not self._nul and "\0" in value:
-            return "must not hold a NUL character"
+            return "must not contain a NUL character"
         if not self._halves and not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError:
-                return "must not hold half of a character (a lone surrogate)"
+                return "must not contain half of a character (a lone surrogate)"
         return None
 
 

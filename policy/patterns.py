@@ -107,7 +107,7 @@ def _compile(pattern: str) -> _Compiled:
         (said,) = fault.args
         return _Compiled(None, said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said))
     except UnicodeEncodeError:
-        return _Compiled(None, "it has characters that are no Unicode text")
+        return _Compiled(None, "it has characters that are not Unicode text")
     if made.programsize > _MAX_PROGRAM:
         return _Compiled(None, "it is too large: fewer repetitions by number make it smaller")
     return _Compiled(made, None)

@@ -108,7 +108,7 @@ class Disk:
         fd = os.open(path, os.O_RDONLY | _NO_FOLLOW | _NO_WAIT | _BINARY)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):  # before `fdopen`, which does not close a folder's descriptor
-                raise OSError(errno.EINVAL, "it is no regular file", path)
+                raise OSError(errno.EINVAL, "it is not a regular file", path)
             with os.fdopen(fd, "rb", closefd=False) as handle:
                 return handle.read()
         finally:

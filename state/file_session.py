@@ -440,7 +440,7 @@ class FileSession:
         if self._disk.status(self._paths.checkpoints) is None:
             raise WriteFailed(
                 f"the state directory {self._paths.state_dir} was removed or moved: put back as it was, the session "
-                "can be resumed; without it the task has to be started again, and what it did to the workspace is there"
+                "can be resumed; without it the task has to be started again, and its changes of the workspace remain"
             )
         raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 

@@ -275,7 +275,7 @@ def _check_owner(disk: Disk, paths: SessionPaths) -> bool:
         if status.foreign:
             raise Untrusted(f"{path} belongs to another user: look at who put it there, then make it yours (chown)")
         if status.exposed:
-            raise Untrusted(f"others can write to {path}: look at what is in it, then close it to them (chmod 600)")
+            raise Untrusted(f"others can write to {path}: inspect its content, then close it to them (chmod 600)")
         readable = readable or status.readable
     return readable
 
@@ -295,7 +295,7 @@ def _read(disk: Disk, path: str) -> tuple[bytes | None, str | None]:
         return None, None
     name = os.path.basename(path)
     if status.kind != "file":
-        return None, f"{name} is no regular file"
+        return None, f"{name} is not a regular file"
     try:
         return disk.read(path), None
     except FileNotFoundError:
@@ -334,7 +334,7 @@ def change_of(line: JournalLine) -> tuple[JournalRecord | None, dict[str, bytes]
     kind, encoded = fields.pop(KIND, None), fields.pop(BLOBS, {})
     message = orjson.dumps(fields.pop(MESSAGE)) if MESSAGE in fields else line.message  # format J1 has it in the fields
     if not isinstance(kind, str):
-        raise Damaged(f"record {line.seq} says no kind")
+        raise Damaged(f"record {line.seq} has no kind")
     problems = record_problems(kind, fields, message)
     blobs = _decode_line(encoded)
     if blobs is None:
@@ -411,7 +411,7 @@ class ResumeVerdict(Enum):
 class CallOutcome(Enum):
     """The effect of a call with the verdict COMPARE, according to the disk."""
 
-    DONE = "the file is as this call was to leave it, or as calls behind it have left it since"
+    DONE = "the file is as this call was to leave it, or as later calls have left it since"
     NOT_DONE = "the file is as it was before this call"
     REPEAT = "the file is as the call finds and leaves it: running it again changes nothing and gives its answer"
     UNKNOWN = "the file could be like this whether the call took effect or not"

@@ -509,7 +509,7 @@ def _thread_problems(thread: Sequence[bytes]) -> tuple[list[str], dict[str, int]
         elif "toolCallId" in wire and waiting.pop(wire["toolCallId"], None) is None:
             unpaired.append(f"thread[{place}].toolCallId: must name a call before it that has no result yet")
     if not thread:
-        found.append("thread: must hold at least the system prompt")
+        found.append("thread: must have at least the system prompt")
     elif not found and orjson.loads(thread[0])["role"] != "system":
         unpaired.append('thread[0].role: must be "system": the system prompt comes first')
     return found or unpaired, waiting

@@ -175,7 +175,7 @@ def _split(data: bytes) -> tuple[dict[str, Any], list[bytes] | None]:
             return raw, _lines(data, first + 1, last)
         raw = orjson.loads(data)
         if not isinstance(raw, dict):
-            raise Damaged("the checkpoint is no JSON object")
+            raise Damaged("the checkpoint is not a JSON object")
         thread = raw.pop("thread", None)
         return raw, [orjson.dumps(message) for message in thread] if isinstance(thread, list) else None
     except (orjson.JSONDecodeError, TypeError) as error:
@@ -196,7 +196,7 @@ def _lines(data: bytes, start: int, end: int) -> list[bytes]:
 
 def _refuse_unknown(raw: dict[str, Any]) -> None:
     if "checkpointVersion" not in raw:
-        raise Damaged("the checkpoint says no version")
+        raise Damaged("the checkpoint has no version")
     version = raw["checkpointVersion"]
     if version != CHECKPOINT_VERSION:
         raise UnknownVersion(f"checkpoint version {version!r} is not known to this program ({CHECKPOINT_VERSION})")

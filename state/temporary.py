@@ -66,7 +66,7 @@ def make(path: str) -> None:
     except FileExistsError:
         found = os.lstat(path)
         if not is_directory(found):
-            raise NotADirectoryError(errno.ENOTDIR, "something that is no directory has its name", path) from None
+            raise NotADirectoryError(errno.ENOTDIR, "something other than a directory has its name", path) from None
         if not _is_ours(found):
             reason = "a directory of its name is there, and it is not this user's alone (0700)"
             raise PermissionError(errno.EPERM, reason, path) from None

@@ -130,7 +130,7 @@ class RpcPeer:
         if message is None:
             return
         if message.is_batch:
-            message = messages.refuse_line("batches are no part of this protocol")
+            message = messages.refuse_line("batches are not part of this protocol")
         for reply in message.replies:
             self._take_reply(reply)
         for request in message.requests:

@@ -309,7 +309,7 @@ def _kind(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) -> tu
         return "choice", _choices(name, said, scrub)
     if kind in ("string", "integer", "number", "boolean"):
         return kind, ()
-    raise UnusableForm(f"its field {name} is no string, number, flag or choice")
+    raise UnusableForm(f"its field {name} is not a string, number, flag or choice")
 
 
 def _choices(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) -> tuple[tuple[str, str], ...]:

@@ -185,7 +185,7 @@ def _git_problem(url: str, revision: str) -> str | None:
     if scheme and "@" in urlsplit(url).netloc and (scheme[1] == "https" or urlsplit(url).password is not None):
         return "a git URL must not contain a password or token: git finds them by ssh's agent and keys"
     if not url.isprintable() or not _REVISION.fullmatch(revision):
-        return f"{revision!r} is no revision"
+        return f"{revision!r} is not a revision"
     if scheme is None and os.path.isabs(url) and not os.path.isdir(url):
         return f"there is no repository {url}"
     return None

@@ -67,7 +67,9 @@ async def run_command(chat: Conversation, line: str) -> None:
     command = COMMANDS.get(name)
     if command is None:
         near = difflib.get_close_matches(name, COMMANDS, 1)
-        chat.warn(one_line(f"/{name} is no command{f': did you mean /{near[0]}?' if near else ''} (/help lists them)"))
+        chat.warn(
+            one_line(f"/{name} is not a command{f': did you mean /{near[0]}?' if near else ''} (/help lists them)")
+        )
         return
     try:
         if name not in _AT_ONCE:

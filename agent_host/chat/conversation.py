@@ -201,7 +201,7 @@ class Conversation:
             if isinstance(error, RpcFailure) and error.name == "NO_ACTIVE_TASK":
                 await self.say(text)
             else:
-                self.warn(f"the task was not told: {error}")
+                self.warn(f"the task did not get it: {error}")
         else:
             self.face.print(self.paper.prompt(text, steers=True))
 

@@ -61,7 +61,7 @@ def agrees(question: str) -> bool:
         key = line.strip().lower()
         if key in ("y", "yes") or not line or key in ("", "n", "no"):
             return key in ("y", "yes")
-        put(sys.stderr, f"{escape(key, keep='')} is no answer: y yes, n no: ")
+        put(sys.stderr, f"{escape(key, keep='')} is not an answer: y yes, n no: ")
 
 
 def _drop_typed() -> None:

@@ -175,7 +175,7 @@ def _is_confirmed(change: ConfigurationChange, *, yes: bool, asks: bool) -> bool
 
 def _write(change: ConfigurationChange) -> int:
     if change.before == change.after:
-        notice(f"{change.path} says so already")
+        notice(f"{change.path} has it already")
         return exit_codes.COMPLETED
     first_provider.write(change)
     answer(f"wrote {change.path}\n")

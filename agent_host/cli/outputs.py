@@ -54,7 +54,7 @@ class OutputFile:
                 if stat.S_ISDIR(mode):
                     raise IsADirectoryError(0, "it is a directory")
                 if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-                    raise OSError(0, "it is no regular file, and would be replaced by one")
+                    raise OSError(0, "it is not a regular file, and would be replaced by one")
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(0, "its directory cannot be written to")
         except OSError as error:

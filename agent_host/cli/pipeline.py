@@ -499,7 +499,7 @@ def _append(path: str, make: Callable[[int], bytes]) -> None:
         with os.fdopen(os.open(path, flags, 0o644), "ab", buffering=0) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise OSError(0, "it is no regular file")
+                raise OSError(0, "it is not a regular file")
             data = memoryview(make(found.st_size))
             while data:
                 data = data[file.write(data) or 0 :]

@@ -141,7 +141,7 @@ class ForkServer(Starter):
                 was_ready, why = self._server.was_ready, self._server.last_words()
                 await self._leave()
                 if not was_ready:
-                    await self._turn_off(f"it has ended: {why or 'nothing says why'}")
+                    await self._turn_off(f"it has ended: {why or 'the reason is unknown'}")
             if self._server is None and not self._is_off:
                 try:
                     self._server = await _Server.start(self._program)

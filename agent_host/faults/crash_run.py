@@ -211,7 +211,7 @@ class CrashRun:
                 self.problems.append(f"paused without a word on how to go on: {ended.err.strip()}")
         elif ended.code == _NO_SESSION:
             if self.gateway.requests:
-                self.problems.append(f"refused after it began: {ended.err.strip()}")
+                self.problems.append(f"refused after it started: {ended.err.strip()}")
         else:
             self._expect(ended, self.scenario.exit_code)
 

@@ -224,7 +224,7 @@ def schema_text(data: bytes) -> str:
             raise UnusableSchema("it is not an object")
         _judge_of(schema)
     except (json_text.TooDeep, UnusableSchema) as error:
-        raise UsageError(f"it is no JSON Schema that can be used: {error}") from error
+        raise UsageError(f"it is not a usable JSON Schema: {error}") from error
     except orjson.JSONDecodeError as error:
         text = data.decode("utf-8", "replace")
         raise UsageError(f"it {json_text.describe_json(text, error.msg, error.pos)}") from error

@@ -204,7 +204,7 @@ def native_roots(settings: Settings, workspace: str) -> tuple[str, ...]:
     first, others = settings.native.root_dir, settings.native.additional_roots
     named = {f"additional_roots[{place}]": path for place, path in enumerate(others)} | {"root_dir": first}
     wrong = [
-        f"configuration: native.{key}: {path!r} is no absolute path of a directory"
+        f"configuration: native.{key}: {path!r} is not an absolute path of a directory"
         for key, path in named.items()
         if path and not (os.path.isabs(path) and os.path.isdir(path))
     ]
@@ -442,7 +442,9 @@ def _load(names: Sequence[str]) -> Iterator[PythonTool]:
                 raise UsageError(f"configuration: {_SETTING}: {name}: {error}") from error
             loaded = value if isinstance(value, list | tuple) else (value,)
             if not all(isinstance(one, PythonTool) for one in loaded):
-                raise UsageError(f"configuration: {_SETTING}: {name} ({entry.value}) is no tool nor a list of tools")
+                raise UsageError(
+                    f"configuration: {_SETTING}: {name} ({entry.value}) is neither a tool nor a list of tools"
+                )
             yield from loaded
 
 

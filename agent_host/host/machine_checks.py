@@ -155,7 +155,9 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
     needed = first_request_tokens(tried._replace(families=families), dialect, model)
     helps = advice(needed, window, families)
     words = helps or f"the first request of about {needed:,} tokens fits ({', '.join(families)} tools)"
-    takes_none = "; it says that the model takes no tools" if found.facts and found.facts.takes_tools is False else ""
+    takes_none = (
+        "; it reports that the model takes no tools" if found.facts and found.facts.takes_tools is False else ""
+    )
     ok = needed < window and not takes_none
     return settings, [Check("model", ok, "; ".join(filter(None, (said, words))) + takes_none)]
 

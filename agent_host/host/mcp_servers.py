@@ -463,5 +463,5 @@ def token_of(entry: UserServer) -> str | None:
     if not token:
         raise _NotUsed(f"there is no token in {where}")
     if not usable_in_header(token):
-        raise _NotUsed(f"what is in {where} is no token")
+        raise _NotUsed(f"{where} does not contain a token")
     return token

@@ -456,7 +456,7 @@ def refuse_unknown_approvals(resolved: ResolvedOptions, bundle: PolicyBundle, to
         meant = {name: meant_name(name, known) for name in unknown}
         raise UsageError(
             *(
-                f"--approve {name}: this policy knows no such rule, tool or capability; "
+                f"--approve {name}: this policy has no such rule, tool or capability; "
                 f"{listed if meant[name] is None else f'did you mean {meant[name]}?'}"
                 for name in unknown
             )
@@ -468,7 +468,7 @@ def refuse_opened_hosts(resolved: ResolvedOptions, grant: SessionGrant) -> None:
     which hosts may be reached."""
     if grant.brings_policy and resolved.flags.get(environment.DOMAINS):
         raise UsageError(
-            "--allow-domain needs a built-in policy or a bundle in a file: the Session Service says what this session "
+            "--allow-domain needs a built-in policy or a bundle in a file: the Session Service decides what this session "
             "may reach"
         )
 

@@ -443,7 +443,7 @@ def read_baseline(path: str) -> dict[str, RecordedCost]:
     except OSError as error:
         raise UsageError(f"--baseline {path}: {error.strerror}; --write-baseline makes one") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"--baseline {path}: it is no baseline: --write-baseline makes one") from error
+        raise UsageError(f"--baseline {path}: it is not a baseline: --write-baseline makes one") from error
 
 
 def baseline_of(costs: Mapping[str, RecordedCost]) -> bytes:

@@ -106,7 +106,7 @@ def _put_back(path: str, change: _Change, kept: Callable[[str], bytes | None], w
         raise _NotPutBack(_ELSEWHERE)
     now = _hash_now(path)
     if change.left is not None and now != change.left:
-        raise _NotPutBack("it is not what the step left")
+        raise _NotPutBack("it was changed after the step")
     if change.left is None and now != _GONE and os.lstat(path).st_mtime > change.written_by:
         raise _NotPutBack("it was changed after the command that changed it")
     scope = Scope((os.path.realpath(workspace),))
@@ -124,7 +124,7 @@ def _put_back(path: str, change: _Change, kept: Callable[[str], bytes | None], w
     has_secret = re.search(PLACEHOLDER.encode(), content) is not None
     is_whole = sha256_hex(content) == change.before_hash if change.before_hash else not has_secret
     if not is_whole:
-        raise _NotPutBack("the version before holds a secret, which was not kept")
+        raise _NotPutBack("the previous version contains a secret, which was not kept")
     bits = None if now != _GONE else _PROGRAM_MODE if mode == PROGRAM else _FILE_MODE
     expected = Expected() if now == _GONE else Expected(sha256=now)
     write_file(

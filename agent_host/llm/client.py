@@ -230,7 +230,7 @@ class LlmClient:
                 where = f"HTTP {answer.status} with an error in its body"
                 raise self._refusal(kind_of_event(said, passing=True), where, said, answer.headers)
             if errors.is_whole_answer(value):
-                instead = f"{kind[:_MAX_SHOWN]} that is no answer of this dialect"
+                instead = f"{kind[:_MAX_SHOWN]} that is not an answer of this dialect"
                 with contextlib.suppress(LookupError, ValueError):
                     return list(self.dialect.whole(body))
         raise GatewayRejected(f"the gateway at {self._shown} answered with {instead}: check the URL and --dialect")

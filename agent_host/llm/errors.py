@@ -49,7 +49,7 @@ KINDS: Final[dict[Kind, Meant]] = {
     "too_long": Meant(
         "the request is too long for the model",
         ContextTooLong,
-        advice="lower llmPolicy.maxInputTokens to what the model takes, then resume",
+        advice="lower llmPolicy.maxInputTokens to the model's limit, then resume",
     ),
     "billing": Meant(
         "the gateway's account has no credit or budget left",

@@ -243,10 +243,10 @@ def _network_name(host: str) -> str:
         try:
             socket.inet_pton(socket.AF_INET6, host.strip("[]"))
         except OSError as error:
-            raise ValueError(f"{host} is no address of IPv6") from error
+            raise ValueError(f"{host} is not an IPv6 address") from error
     elif re.fullmatch(r"[0-9]+(?:\.[0-9]+){3}", host):
         if not re.fullmatch(rf"{_A_BYTE}(?:\.{_A_BYTE}){{3}}", host):
-            raise ValueError(f"{host} is no address of IPv4")
+            raise ValueError(f"{host} is not an IPv4 address")
     elif not host.isascii():
         import idna
 
@@ -287,7 +287,7 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in headers.items():
         if not re.fullmatch(_HEADER_NAME, name):
-            raise UsageError(f"llm.headers: {name[:80]!r} is no name of a header")
+            raise UsageError(f"llm.headers: {name[:80]!r} is not a header name")
         if name.lower() in _OWN_HEADERS:
             raise UsageError(f"llm.headers: {name} is set by each request itself; leave it out")
         if not usable_in_header(value):

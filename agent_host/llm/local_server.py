@@ -114,7 +114,7 @@ async def _page(
     reader, writer = await asyncio.open_connection(place.host, port, ssl=secure)
     try:
         if address_is_public(str(writer.get_extra_info("peername")[0])):
-            raise OSError("this is no private address")
+            raise OSError("this is not a private address")
         lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.0", f"host: {place.named}", "connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         lines += [] if body is None else ["content-type: application/json", f"content-length: {len(body)}"]

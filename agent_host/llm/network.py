@@ -178,7 +178,7 @@ async def connect(
     except OSError as error:  # includes ssl.SSLError
         raise NetworkFailed(_said(error)) from error
     except UnicodeError as error:
-        raise NetworkFailed(f"{host[:80]} is no name of a host") from error
+        raise NetworkFailed(f"{host[:80]} is not a host name") from error
     return HttpConnection(socket, patience_s)
 
 

@@ -281,7 +281,7 @@ def _have_done(write: Callable[..., _T], *args: JournalRecord) -> _T:
 # Calls run with the model's own arguments, byte for byte. Their records, and what the model reads of them later,
 # contain placeholders. So a call whose arguments contained a secret cannot be resumed from its record, which says so.
 
-NOT_KEPT = "its arguments held a secret, which is kept nowhere, so it cannot be resumed: make the call again"
+NOT_KEPT = "its arguments contained a secret, which is stored nowhere, so it cannot be resumed: make the call again"
 _HOLDS_PLACEHOLDER = (
     "the arguments hold {placeholder}, which stands in the place of a secret that you were not shown; it would be put "
     "there for good: leave that part of the file as it is, or name where the value is to come from"

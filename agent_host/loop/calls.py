@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agent_host.loop.progress import Cancellation
     from agent_host.thread.messages import Message
 
-_STOPPED = "ended by force on request while it ran; what it had done by then is not known: inspect before you retry"
+_STOPPED = "ended by force on request while it ran; its effects so far are unknown: inspect before you retry"
 
 
 async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:

@@ -206,4 +206,4 @@ def refuse_uncounted(models: KnownModels, owner: Checkpoint | Task) -> None:
     """Raises UsageError if the past cost of the session or task is unknown."""
     why = models.table.unpriced(owner.usage, owner.usage_by_model)
     if why is not None:
-        raise UsageError(f"--max-cost (llm.max_cost): what was spent so far is not known: {why}")
+        raise UsageError(f"--max-cost (llm.max_cost): the cost so far is unknown: {why}")

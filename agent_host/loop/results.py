@@ -434,7 +434,7 @@ class _Cleaned:
 
 
 def _unreadable(error: OSError) -> str:
-    return f"what the call left cannot be read: {error.strerror or error}"
+    return f"the call's artifacts cannot be read: {error.strerror or error}"
 
 
 def _row(ctx: LoopContext, artifact: Artifact) -> dict[str, Any]:

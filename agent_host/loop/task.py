@@ -182,7 +182,7 @@ def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
     if step.meaning == "window" and ctx.conversation.full_windows > MAX_FULL_WINDOWS:
         message = (
             f"the model's context window was full {ctx.conversation.full_windows} times in a row, with less of the "
-            "conversation each time; lower llmPolicy.maxInputTokens to what the model takes, then resume"
+            "conversation each time; lower llmPolicy.maxInputTokens to the model's limit, then resume"
         )
         return TaskEnd("failed", ErrorCode.LLM_GATEWAY_ERROR, message, resumable=True)
     return None

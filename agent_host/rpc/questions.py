@@ -241,7 +241,7 @@ def _result(data: bytes) -> dict[str, Any]:
     reply = orjson.loads(data.split(b"\n", 1)[0])
     if not isinstance(reply, dict) or not isinstance(reply.get("result"), dict):
         fault = reply.get("error") if isinstance(reply, dict) else None
-        raise Unanswered(str(fault.get("message")) if isinstance(fault, dict) else "it is no session")
+        raise Unanswered(str(fault.get("message")) if isinstance(fault, dict) else "it is not a session")
     result: dict[str, Any] = reply["result"]
     return result
 

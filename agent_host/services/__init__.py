@@ -74,7 +74,7 @@ def check_service_url(url: str, named: str) -> str:
     are refused.
     """
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise UsageError(f"{named} holds characters that no URL can have")
+        raise UsageError(f"{named} contains characters that no URL can have")
     problem = None
     try:
         parts = urlsplit(url)
@@ -82,7 +82,7 @@ def check_service_url(url: str, named: str) -> str:
     except ValueError:  # an invalid port or bracket
         usable = False
     if not usable:
-        problem = "is no http:// or https:// URL"
+        problem = "is not an http:// or https:// URL"
     elif "@" in parts.netloc:
         problem = f"contains a user or password: set {_token_of(named)} instead"
     elif parts.query or parts.fragment or url.endswith(("?", "#")):
@@ -140,7 +140,9 @@ def check_id(value: object, name: str) -> str:
     field `name`."""
     if isinstance(value, str) and _ID.fullmatch(value):
         return value
-    raise ServiceRejected(f"the service gave a {name} that is none: 1 to 128 of A-Z a-z 0-9 _ - are", status=200)
+    raise ServiceRejected(
+        f"the service returned an invalid {name}: it must have 1 to 128 of A-Z a-z 0-9 _ -", status=200
+    )
 
 
 def check_uri(value: object, name: str) -> str:
@@ -149,7 +151,9 @@ def check_uri(value: object, name: str) -> str:
     # Printable text contains no lone surrogate, so it can be encoded.
     if isinstance(value, str) and value.isprintable() and 0 < len(value.encode()) <= _MAX_URI_BYTES:
         return value
-    raise ServiceRejected(f"the service gave a {name} that is no URI of at most {_MAX_URI_BYTES} bytes", status=200)
+    raise ServiceRejected(
+        f"the service returned a {name} that is not a URI of at most {_MAX_URI_BYTES} bytes", status=200
+    )
 
 
 def check_object(value: object, name: str) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class HttpSessionService:
             if explained or error.service_code == SessionExpired.code:
                 raise SessionExpired(f"session {session_id} has ended: {error}") from error
             if error.status == _NOT_FOUND:
-                raise SessionNotFound(f"the session service knows no session {session_id}: {error}") from error
+                raise SessionNotFound(f"the session service has no session {session_id}: {error}") from error
             raise
 
 
@@ -188,7 +188,7 @@ def _capability_grant(value: object) -> str | None:
         return None
     if isinstance(value, str) and 0 < len(value) <= _MAX_GRANT_CHARS and usable_in_header(value):
         return value
-    raise ServiceRejected("the session service's capabilityGrant is no line that a header can carry", status=200)
+    raise ServiceRejected("the session service's capabilityGrant is not a line that a header can carry", status=200)
 
 
 # The Approval Service stores approval decisions (AH 10.4). Nothing waits for it.

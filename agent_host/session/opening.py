@@ -204,8 +204,8 @@ def refuse_foreign_cursor(state: Checkpoint, cursor: str | None) -> None:
     if cursor == open_step or not any(orjson.loads(message).get("stepId") == cursor for message in named):
         last = "none" if state.step_cursor is None else state.step_cursor
         raise UsageError(
-            f"checkpointCursor {cursor!r} is no completed step of session {state.identity.session_id} (the last one: "
-            f"{last}): give one, or leave it out"
+            f"checkpointCursor {cursor!r} is not a completed step of session {state.identity.session_id} (the last "
+            f"one: {last}): give one, or leave it out"
         )
 
 

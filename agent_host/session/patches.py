@@ -356,7 +356,7 @@ def _content(path: str, before: bytes) -> bytes:
         return target
     found = LOCAL_DISK.status(path)
     if found is not None and found.kind != "file":
-        raise _NotShown("cannot be read: it is no regular file")
+        raise _NotShown("cannot be read: it is not a regular file")
     if found is None or found.size <= MAX_PATCH_BYTES:
         return read_real(path, MAX_PATCH_BYTES)
     with open(open_real(path), "rb") as handle:

@@ -86,7 +86,7 @@ def policy_name(settings: Settings) -> str:
     if name not in BUILT_IN and not names_file(name):
         meant, file = meant_name(name, BUILT_IN), os.path.join(os.curdir, name)
         raise UsageError(
-            f"{settings.name_of('host.policy')} {name!r} is no built-in: give a bundle file or one of "
+            f"{settings.name_of('host.policy')} {name!r} is not a built-in: give a bundle file or one of "
             f"{', '.join(BUILT_IN)}; a file's name has a slash in it or ends in .json, as {file!r}"
             f"{'' if meant is None else f'; did you mean {meant}?'}"
         )

@@ -256,7 +256,9 @@ _ENDS: Final = {
 }
 QUEUED: Final = "queued"
 _RESUMES: Final = "the process has ended; a resume continues the task"
-_NOT_CLEAN: Final = "not shown: what the session's policy redacts is not known here; resume the session to see it"
+_NOT_CLEAN: Final = (
+    "not shown: the redaction rules of the session's policy are unknown here; resume the session to see it"
+)
 _ENDING: Final = ("verdict", "endedBy", "retryable")
 
 
@@ -395,8 +397,8 @@ class SessionRecord(NamedTuple):
             raise self._unknown(task_id)
         if self.state is None:
             raise UsageError(
-                f"what files held before session {self.row.session_id} was not kept (retention.keep_file_versions), so "
-                "there is no patch"
+                f"the content of files before session {self.row.session_id} was not kept (retention.keep_file_versions), "
+                "so there is no patch"
             )
         if task_id is not None and task_id not in self._task_ids:
             return []
@@ -409,7 +411,9 @@ class SessionRecord(NamedTuple):
         UsageError if the former contents of files were not kept, or if the redaction rules are not known."""
         clean = None if self.state is None else self.cleaner(self.state)
         if self.state is None or clean is None:
-            raise UsageError(f"what files held before session {self.row.session_id} was not kept, so there is no patch")
+            raise UsageError(
+                f"the content of files before session {self.row.session_id} was not kept, so there is no patch"
+            )
         return self._changes(self.state, clean).whole_patch(without)
 
     def _changes(self, state: Checkpoint, clean: Callable[[bytes], bytes]) -> SessionChanges:

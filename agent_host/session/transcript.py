@@ -427,7 +427,7 @@ def doubts_of(row: StoredSession, items: Iterable[Item], log: CallsOfRunLog) -> 
     found = []
     for item in items:
         if item["kind"] == "call" and item.get("code") == ErrorCode.TOOL_INTERRUPTED:
-            words = f"{item['toolName']} was interrupted: what it had done by then is not known"
+            words = f"{item['toolName']} was interrupted: its effects so far are unknown"
             found.append(Doubt("interrupted", words, item["itemId"]))
         elif item["kind"] == "mark" and item["mark"] in _NOT_STORED:
             name = f"{item['artifactName']}: " if "artifactName" in item else ""

@@ -54,7 +54,7 @@ _REQUEST: Final = Record(
         "arguments": OBJECT,
     }
 )
-_LOOK: Final = "what it did is not known. Look at what it may have changed before you call it again"
+_LOOK: Final = "its effects are unknown. Inspect what it may have changed before you call it again"
 _LOST: Final = f"the service was stopped while the call ran, or its answer is not kept any more: {_LOOK}"
 _STOPPED: Final = f"the service was stopped, and the time for calls to end was over: {_LOOK}"
 

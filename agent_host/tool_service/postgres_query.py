@@ -249,7 +249,7 @@ def _fault(error: psycopg.Error) -> ToolFault:
     elif error.sqlstate is None or error.sqlstate.startswith(("08", "28", "57P")):
         message = "the connection to the database failed"
     else:
-        message = f"the database says: {said}"
+        message = f"the database reports: {said}"
     return ToolFault(code, message)
 
 

@@ -321,7 +321,7 @@ def all_tools() -> dict[str, BackendTool]:
             raise UsageError(f"{named} is a class: name an instance of it")
         lacking = [name for name in _NEEDED if not hasattr(tool, name)]
         if lacking:
-            raise UsageError(f"{named} is no BackendTool: it has no {', '.join(lacking)}")
+            raise UsageError(f"{named} is not a BackendTool: it has no {', '.join(lacking)}")
         if tool.name in found:
             raise UsageError(f"{named} has the name of another: {tool.name}")
         found[tool.name] = tool

@@ -152,7 +152,7 @@ class Handles:
         payload, _, mac = handle.removeprefix(PREFIX).partition(".")
         right = handle.isascii() and handle.startswith(PREFIX) and len(handle) <= _MAX_CHARS
         if not right or not hmac.compare_digest(mac, self._mac(payload)):
-            raise ToolFault(ErrorCode.PERMISSION_DENIED, "this is no handle of a secret that you may use")
+            raise ToolFault(ErrorCode.PERMISSION_DENIED, "this is not a handle of a secret that you may use")
         name, version = orjson.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         return name, version
 

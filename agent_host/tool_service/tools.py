@@ -246,7 +246,7 @@ def _fault(error: sqlite3.Error) -> ToolFault:
         return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, "the database cannot be opened")
     if isinstance(error, sqlite3.ProgrammingError):
         return ToolFault(ErrorCode.INVALID_REQUEST, f"the query cannot be run: {error}")
-    return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the database says: {error}")
+    return ToolFault(ErrorCode.TOOL_EXECUTION_FAILED, f"the database reports: {error}")
 
 
 # `ObjectRead`: reads and lists objects of S3. Text up to 64 KiB is part of the answer, anything else is stored.
@@ -387,7 +387,7 @@ class VaultRead(ShippedTool):
         try:
             self._address = check_service_url(configuration["address"], "address")
         except UsageError:
-            raise ValueError("address is no http or https URL") from None
+            raise ValueError("address is not an http or https URL") from None
         if not usable_in_header(configuration["token"]):
             raise ValueError("token contains characters that no header can carry")
         self._mount = configuration.get("mount", "secret")

@@ -527,7 +527,7 @@ class IndexReader:
         if not stat.S_ISREG(found.st_mode):
             raise Unreadable("it is no file")
         if repository.name_bytes is None:
-            raise Unreadable("its configuration does not say in a known way how objects are named")
+            raise Unreadable("its configuration has an unknown object format")
         key = (repository, found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
         known = self._known
         if known is None or known[0] != key:

@@ -202,7 +202,7 @@ class Watch:
         if left_out:
             problems.append(f"{left_out} more file(s) changed")
         if odd:
-            problems.append(f"{odd} file(s) changed whose names are no UTF-8")
+            problems.append(f"{odd} file(s) changed whose names are not UTF-8")
         return Changes(files, "; ".join(problems) or None, modes)
 
     def _compare(self, window: WatchWindow, after: Look) -> list[str]:

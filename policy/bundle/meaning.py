@@ -75,7 +75,7 @@ def _top(shape: dict[str, Any]) -> Iterator[BundleProblem]:
     if isinstance(sandbox, dict) and sandbox.get("allowOff") is True:
         for field in ("required", "minimumLevel"):
             if sandbox.get(field):
-                yield BundleProblem("sandbox.allowOff", f"says the opposite of {field}", "leave one of the two out")
+                yield BundleProblem("sandbox.allowOff", f"is the opposite of {field}", "leave one of the two out")
 
 
 def _empty(path: str, shape: dict[str, Any], field: str, hint: str) -> Iterator[BundleProblem]:
@@ -347,7 +347,7 @@ def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[B
         yield BundleProblem(f"{path}.index", f"is beyond maxArguments, {int(most)}", "0 is the first argument")
     pattern = rule.get("pattern")
     if pattern is None and rule.get("enum") is None:
-        yield BundleProblem(path, "says nothing of the argument", 'give a pattern or an enum; "(?s).*" fits anything')
+        yield BundleProblem(path, "has no rule for the argument", 'give a pattern or an enum; "(?s).*" fits anything')
     said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
     if said is not None:
         yield BundleProblem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
@@ -365,7 +365,7 @@ def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ..
     if isinstance(rule, str) and policy.get("requiresApproval") is not True:
         yield BundleProblem(f"{path}.approvalRuleId", "means nothing without an approval", "add requiresApproval: true")
     if all(policy.get(name) is None for name in ("requiresApproval", "repeatable")):
-        yield BundleProblem(path, "says nothing of the tool", "give requiresApproval, repeatable, or both")
+        yield BundleProblem(path, "has no rule for the tool", "give requiresApproval, repeatable, or both")
 
 
 def rule_problems(path: str, rule: str, rules: tuple[str, ...]) -> Iterator[BundleProblem]:

@@ -340,7 +340,7 @@ def _check_files(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Deci
             reason = f"{one.path} would be what git runs: the line lays out a repository around it"
             return deny(case.entry.name, REPOSITORY_RULE, reason)
         if made and _goes_through(case, facts, one, made):
-            reason = f"{one.path} is behind a link that the line makes, or may make; do that in a command of its own"
+            reason = f"{one.path} is below a link that the line creates, or may create; do that in a command of its own"
             return deny(case.entry.name, where(case.entry), reason)
         answer = _redirection(case, facts, one) if one.program is None else _operand(case, facts, one)
         if answer is not None and answer.decision == "DENIED":

@@ -58,7 +58,7 @@ def apply_task_options(case: Case, decision: Decision) -> Decision:
             decision = _ask(case, decision, mode, whose)
     for whose, mode in (("task", options.approval_mode), ("session", session_mode)):
         if decision.decision == "APPROVAL_REQUIRED" and mode == "never":
-            reason = f"it needs an approval, and this {whose} is to ask nobody for one"
+            reason = f"it needs an approval, and this {whose} must not ask for one"
             rule = _MODE_RULE.format(whose, mode)
             decision = decision._replace(decision="DENIED", reason=reason, rule=rule, unasked=True)
     return decision
@@ -105,7 +105,7 @@ def _ask(case: Case, decision: Decision, mode: str, whose: str) -> Decision:
     if mode == "always":
         needed, reason = case.terms.has_side_effects, f"the {whose} wants an approval for everything that has effects"
     else:
-        needed, reason = level == "high", f"the {whose} wants an approval for what is risky"
+        needed, reason = level == "high", f"the {whose} requires approval for risky calls"
     if not needed:
         return decision
     return decision._replace(

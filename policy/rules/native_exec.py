@@ -123,7 +123,7 @@ def _program_problem(facts: CommandFacts, native: NativeExec, os: OsFamily) -> s
 def path_problem(program: str, os: OsFamily) -> str | None:
     """The reason why an entry of the list with this program admits nothing; None if it may admit the call."""
     if not is_absolute(program, os) or normalize(program, os) != program.replace("/", "\\" if os == "windows" else "/"):
-        return f"{program} is no absolute path without dots"
+        return f"{program} is not an absolute path without dots"
     if os == "windows" and not program.lower().endswith(_WINDOWS_ENDINGS):
         return f"{program} does not end in {' or '.join(_WINDOWS_ENDINGS)}"
     return None

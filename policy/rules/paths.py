@@ -99,7 +99,7 @@ def repository_places(case: Case, facts: PathFacts) -> Decision | str | None:
         place = repository_place(path, entry.allowed_paths, case.os, in_repository=facts.in_repository)
         if place is not None:
             name = ".git" if place.startswith(".git") else "repository"
-            reason = f"{path} says which programs git runs, and no allowed path names its {name}"
+            reason = f"{path} determines which programs git runs, and no allowed path names its {name}"
             return deny(entry.name, f"{REPOSITORY_RULE}: {place}", reason)
     made = facts.makes_repository
     if made is not None:

@@ -162,7 +162,9 @@ def git_file_problem(left: LeftEntry, known: Iterable[str]) -> str | None:
     """Return why a command must not leave a `.git` that is not a directory; `known` are the judged git directories."""
     if left.kind != "file" or left.content is None or not left.content.startswith(b"gitdir: "):
         return "it leads to no git directory"
-    return None if left.target in set(known) else "it leads to a directory that is no git directory of this workspace"
+    return (
+        None if left.target in set(known) else "it leads to a directory that is not a git directory of this workspace"
+    )
 
 
 def _configuration_problem(

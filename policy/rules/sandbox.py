@@ -112,7 +112,7 @@ def widening_of(asked: object) -> Widening | str | None:
     write, domains, off = asked.get("write") or (), asked.get("domains") or (), asked.get("off", False)
     reason = asked.get("reason")
     if not isinstance(reason, str) or not reason.strip():
-        return "sandboxGrant.reason must say why the call needs more than its sandbox gives"
+        return "sandboxGrant.reason must explain why the call needs more than its sandbox allows"
     for name, several in (("write", write), ("domains", domains)):
         if not isinstance(several, list | tuple) or not all(isinstance(one, str) and one for one in several):
             return f"sandboxGrant.{name} must be a list of text"

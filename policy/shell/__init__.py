@@ -121,7 +121,7 @@ def variables_of(arguments: Mapping[str, Any]) -> dict[str, str]:
         raise BadArgv("argument 'env' must be an object")
     for name, value in given.items():
         if _VARIABLE.fullmatch(name) is None or not isinstance(value, str) or "\0" in value:
-            raise BadArgv(f"argument 'env': {name[:100]!r} is no name of a variable with a text")
+            raise BadArgv(f"argument 'env': {name[:100]!r} is not the name of a variable with a text")
     return dict(given)
 
 
@@ -205,7 +205,7 @@ def interpreter_of(first_line: bytes, name: str, os: OsFamily) -> tuple[str, ...
     ending = name[name.rfind(".") :] if "." in name else ""
     found = (_ON_WINDOWS.get(ending) if os == "windows" else None) or _BY_ENDING.get(ending)
     if found is None:
-        raise NoInterpreter(f"{name} has no first line #!… and no ending that says what runs it")
+        raise NoInterpreter(f"{name} has no first line #!… and no known ending")
     return found
 
 

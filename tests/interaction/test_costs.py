@@ -206,7 +206,7 @@ def test_a_resume_needs_the_price_of_what_was_used(host: Host) -> None:
         priced(host, name="another")
         ended = host.resume("s", "--max-cost", "1", "--model", "another")
         assert ended.code == 2
-        assert f"what was spent so far is not known: {MODEL}, which it has used, has no price" in ended.error
+        assert f"the cost so far is unknown: {MODEL}, which it has used, has no price" in ended.error
         assert host.resume("s").code == 0, "it stays resumable"
 
 

@@ -398,7 +398,7 @@ def test_a_resume_is_given_what_was_approved_once_more(host: Host, asking: Path)
 def test_an_approval_of_nothing_that_the_policy_knows(host: Host, asking: Path) -> None:
     outcome = host.task("http://127.0.0.1:1", "--approve", "shell", "--approve", "other", policy=asking)
     assert (outcome.code, outcome.stdout) == (2, b"")
-    assert "--approve other: this policy knows no such rule, tool or capability; its rules: shell" in outcome.error
+    assert "--approve other: this policy has no such rule, tool or capability; its rules: shell" in outcome.error
     assert host.checkpoints() == []
 
 

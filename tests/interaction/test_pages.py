@@ -76,7 +76,7 @@ def test_what_needs_a_person_stands_on_top_with_its_command(host: Host) -> None:
     page_sessions.crashed(host)
     text = text_in(written(host, "crashed"))
     assert "The process ended without a word" in text
-    assert "RunCommand was interrupted: what it had done by then is not known" in text.split("What happened")[0]
+    assert "RunCommand was interrupted: its effects so far are unknown" in text.split("What happened")[0]
 
 
 WRITES = {"name": "File.Write", "allowedPaths": ["${workspace}"], "blockedPaths": ["@credentials", "@steering"]}

@@ -413,7 +413,7 @@ def test_a_file_whose_name_no_record_can_hold_is_at_least_said(host: Host, taken
     with gateway(use(shell(f"sh {host.root}/line.sh")), say("Done.")) as served:
         outcome = host.task(served.url, *taken.options)
     assert outcome.code == 0
-    outcome.names_once("the patch may lack changes", "1 file(s) changed whose names are no UTF-8")
+    outcome.names_once("the patch may lack changes", "1 file(s) changed whose names are not UTF-8")
     assert "**not all changes** by commands are known" in taken.summary
 
 

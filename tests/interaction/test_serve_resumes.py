@@ -118,7 +118,7 @@ def test_a_refused_resume_leaves_the_files_as_they_were(servers: Servers) -> Non
         for cursor in ("garbage", open_step, "a", "Do it."):
             error = other.refusal("ResumeSession", sessionId=client.session_id, checkpointCursor=cursor)
             assert error.what == (-32602, "INVALID_REQUEST", False)
-            assert error.message.startswith(f"checkpointCursor {cursor!r} is no completed step of session")
+            assert error.message.startswith(f"checkpointCursor {cursor!r} is not a completed step of session")
         assert host.state_files() == before
         (step,) = {event["stepId"] for event in client.events if event["eventType"] == "step_completed"}
         assert other.resume(client.session_id, checkpointCursor=step)["resumedFromStep"] == 1

@@ -55,10 +55,10 @@ def test_a_nul_is_no_part_of_a_name(servers: Servers) -> None:
         serve, client = servers.client(model.url)
         refused = client.refusal("CreateSession", **{**WHO, "workspaceHint": {"localPaths": ["/tmp/a\0b"]}})
         assert refused.what == (-32602, "INVALID_REQUEST", False)
-        assert refused.message == "workspaceHint.localPaths[0] must not hold a NUL character"
+        assert refused.message == "workspaceHint.localPaths[0] must not contain a NUL character"
         session_id = client.create()
         refused = client.refusal("StartTask", sessionId=session_id, taskId="a\0b", prompt="x")
-        assert refused.message == "taskId must not hold a NUL character"
+        assert refused.message == "taskId must not contain a NUL character"
         client.task(prompt="What is a\0b?")
         client.event("task_completed")
         client.call("Shutdown")

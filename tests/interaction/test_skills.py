@@ -161,7 +161,7 @@ def test_a_workspaces_skill_leads_nowhere_else(host: Host, tmp_path: Path) -> No
     with gateway(*turns) as model:
         assert host.run("run", "Do it.", "--gateway", model.url).code == 0
         refused, link = texts(model.bodies[1])
-    assert "cannot be used: a workspace's skill is no link" in refused
+    assert "cannot be used: a workspace's skill must not be a link" in refused
     assert "PERMISSION_DENIED" in link
     assert "S3" not in json.dumps(model.bodies[-1])
 

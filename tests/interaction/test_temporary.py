@@ -65,7 +65,7 @@ def test_what_stands_in_its_place_is_refused(host: Host) -> None:
         folder.symlink_to(host.temporary / "aside")
         outcome = host.resume("--gateway", model.url, "s1")
         assert outcome.code == 2
-        assert "something that is no directory has its name" in outcome.error
+        assert "something other than a directory has its name" in outcome.error
         assert host.task("ftp://x", "--session-id", "s2").code == 2
     assert [path.name for path in own(host)] == sorted([folder.name, "aside"])
 

@@ -72,7 +72,7 @@ def test_a_built_ins_name_is_the_built_in(host: Host, kind: str) -> None:
 )
 def test_any_other_name_without_a_slash_is_refused(host: Host, name: str, hint: str) -> None:
     (host.workspace / name).write_text(json.dumps(OPEN))
-    said = f"policy '{name}' is no built-in: give a bundle file or one of read-only, workspace, ci, full"
+    said = f"policy '{name}' is not a built-in: give a bundle file or one of read-only, workspace, ci, full"
     commands: list[tuple[str | Path, ...]] = [
         ("run", "x", "--gateway", NOWHERE, "--policy", name),
         ("policy", "check", "--policy", name, "ReadFile", '{"path": "a"}'),

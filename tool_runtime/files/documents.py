@@ -122,7 +122,7 @@ class _CellWriter:
         try:
             data = b64decode("".join(encoded.split()), validate=True)
         except (binascii.Error, ValueError):
-            return f"[picture {self._numbers}: {kind}, not shown: it is no base64]"
+            return f"[picture {self._numbers}: {kind}, not shown: it is not base64]"
         found = check_image(data)
         if found is None:
             return f"[picture {self._numbers}: {kind}, {len(data)} bytes, not shown: it does not begin like a picture]"

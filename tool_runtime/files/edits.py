@@ -90,7 +90,7 @@ def _decode(data: bytes, marked: str | None) -> tuple[str, str]:
             return data.decode(encoding), encoding
         except UnicodeDecodeError:
             continue
-    raise EditProblem(f"the file is not {marked}, which its byte order mark says", 1)
+    raise EditProblem(f"the file is not {marked}, as its byte order mark indicates", 1)
 
 
 def _replace(text: str, edit: Edit, number: int) -> tuple[str, int]:
@@ -229,7 +229,7 @@ def _sources(text: str) -> Iterator[_CellSource]:
                 value = json.loads(text[at:end])
                 whole = "".join(value) if isinstance(value, list) else value
                 if not isinstance(whole, str):
-                    raise ValueError("a source is no text")
+                    raise ValueError("a source is not text")
                 yield _CellSource(whole, at, end)
                 break
         else:

@@ -304,7 +304,7 @@ def path_of(token: str, root: str) -> str:
     except UnicodeEncodeError as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.page_token: contains a lone surrogate") from error
     if check != _check(path, root):
-        said = "is no next_page_token of this directory; the first page needs none"
+        said = "is not a next_page_token of this directory; the first page needs none"
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.page_token: {said}: {token[:200]!r}")
     return path
 

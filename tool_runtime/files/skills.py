@@ -80,7 +80,7 @@ class SkillIndex:
             base = os.path.realpath(folder.path)
             for name, is_link in _names(base):
                 if folder.of_workspace and (is_link or base != folder.path):
-                    skill: Skill | str | None = "a workspace's skill is no link"
+                    skill: Skill | str | None = "a workspace's skill must not be a link"
                 else:
                     place = os.path.join(base, name)
                     place = os.path.realpath(place) if is_link else place
@@ -162,7 +162,7 @@ def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: A
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{path} of the skill {skill.name} is no text") from error
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"{path} of the skill {skill.name} is not text") from error
     shown = text[offset : offset + MAX_EXCERPT_CHARS]
     end = offset + len(shown)
     return shown if end >= len(text) else f"{shown}\n[{len(text) - end} more characters: offset {end} shows them]"

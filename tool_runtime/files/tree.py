@@ -379,7 +379,7 @@ class IgnorePatterns:
 
 
 def read_patterns(directory: str, name: str = NAME) -> list[str]:
-    """The lines of the file of patterns in a directory, a real path; none where there is no regular file. 256 KiB at
+    """The lines of the file of patterns in a directory, a real path; none where there is not a regular file. 256 KiB at
     most."""
     try:
         with open_parent(os.path.join(directory, name)) as (parent, entry):

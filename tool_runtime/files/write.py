@@ -314,7 +314,7 @@ def delete_tree(path: str, scope: Scope, abandoned: Abandoned) -> int:
     with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, name):
         status = directory.status(name)
         if status is None or not stat.S_ISDIR(status.st_mode):
-            raise ToolFault(FaultKind.PATH_CHANGED, f"is no directory any more: {path}")
+            raise ToolFault(FaultKind.PATH_CHANGED, f"is no longer a directory: {path}")
         count = _look_at(directory, name, scope, abandoned)
         abandoned.refuse()
         directory.remove_tree(name)
@@ -469,7 +469,7 @@ def _put_back(file: FileIO, before: bytes, mode: int, new: WriteParams, error: B
             with suppress(OSError), open_parent(new.kept) as (directory, name):
                 directory.replace(name, f"{name}.lost")
         raise ToolFault(
-            FaultKind.SYSTEM, f"the write failed in the middle ({error}); what the file held {where}: {new.path}"
+            FaultKind.SYSTEM, f"the write failed in the middle ({error}); its content {where}: {new.path}"
         ) from error
     settle(new.kept)
 

@@ -64,7 +64,7 @@ class OpenDirectory:
     def path_of(self, name: str) -> str:
         """The path of the entry for a call that is given `fd`, too. Raises ValueError for what is no name."""
         if name in ("", os.curdir, os.pardir) or os.path.basename(name) != name:
-            raise ValueError(f"it is no name in a directory: {name!r}")
+            raise ValueError(f"it is not a name in a directory: {name!r}")
         return name if self.fd is not None else os.path.join(self.path, name)
 
     def names(self) -> list[str]:

@@ -80,7 +80,7 @@ class Spill:
         data = self._file.read(size)
         self._file.seek(self.kept_bytes)  # `add` goes on there
         if len(data) < size:
-            raise OSError("the file is shorter than what was written to it")
+            raise OSError("the file is shorter than the written data")
         return data
 
     def content(self, ends: HeadTail) -> bytes | Spooled:
@@ -141,7 +141,7 @@ class SpooledFile:
                 self._file.seek(at)
                 piece = self._file.read(min(PIECE_BYTES, self._bytes - at))
             if not piece:
-                raise OSError("the file is shorter than what was written to it")
+                raise OSError("the file is shorter than the written data")
             at += len(piece)
             yield piece
         if self._ending:

@@ -117,7 +117,7 @@ def _credentials(connection: Any) -> tuple[int, int | None]:
             return int(pid), struct.unpack_from("=II", xucred)[1]
         pid, uid, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except (OSError, AttributeError, struct.error) as error:
-        raise PeerUnreadable(f"the system does not say who connected: {error}") from error
+        raise PeerUnreadable(f"the system does not report who connected: {error}") from error
     return pid, uid
 
 

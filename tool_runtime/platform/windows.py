@@ -97,7 +97,7 @@ def client_of_pipe(handle: int) -> int:
     kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]  # Windows alone has it
     pid = ctypes.c_ulong()
     if not kernel.GetNamedPipeClientProcessId(ctypes.c_void_p(handle), ctypes.byref(pid)):
-        raise OSError("the system does not say who is at the other end of the pipe")
+        raise OSError("the system does not report the other end of the pipe")
     return int(pid.value)
 
 

@@ -150,7 +150,7 @@ class BackendSource(Source):
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:  # noqa: ARG002 - see Source
         """See Source. The service answers by the call's id, and a call that runs is waited for."""
-        why = "the service cannot say what became of the call"
+        why = "the service cannot report the outcome of the call"
         found = await self._within_time(call.request, lambda request, key: self._ask(request, key, why))
         return None if found is None else cap_output(self._output(call, found), call)
 

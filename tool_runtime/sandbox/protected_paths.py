@@ -434,9 +434,9 @@ class Guarded:
             return ""
         kept = self._save(path, after)
         if kept is None:
-            return "; what the command left could not be kept"
+            return "; the command's version could not be kept"
         part = f"the first {MAX_FILE_BYTES} bytes of " if after.size > MAX_FILE_BYTES else ""
-        return f"; {part}what the command left is in {kept}"
+        return f"; {part}the command's version is in {kept}"
 
     def _save(self, path: str, entry: Entry) -> str | None:
         """Save a copy of a file, or the target of a link as a file, and return its path; None if that fails."""
@@ -467,7 +467,7 @@ class Guarded:
                 directory.move(name, target, left)
         except OSError:
             return False
-        done = f"{_PUT_BACK}; what the command left is in {os.path.join(above, left)}"
+        done = f"{_PUT_BACK}; the command's version is in {os.path.join(above, left)}"
         check.told[place] = Denial("path", place, "guarded", "change", done)
         check.is_changing = True
         if place in base:

@@ -155,7 +155,7 @@ class ResponsesAssembler(Assembler):
             return None
         value = self._load(data)
         if not isinstance(value, dict):
-            raise TypeError("an event is no object")
+            raise TypeError("an event is not an object")
         if not is_named:  # some proxies send errors without a type as well
             self._event = text_in(value.get("type")) or ("error" if value.get("error") else "")
         handler = self._HANDLERS.get(self._event)
@@ -505,7 +505,7 @@ def text_in(value: object) -> str:
 def failure_of(error: Any) -> StreamFault:
     """Return the fault of a failed response or of an error event, from its `code` and `message`, which may be
     missing."""
-    fault = fault_of(error or "the gateway does not say why")
+    fault = fault_of(error or "the gateway gives no reason")
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and code and not code.isdigit():
         return StreamFault(str(fault), retryable=code in _PASSING, body=fault.body)

@@ -375,7 +375,7 @@ async def test_errors_tell_the_query_and_nothing_of_the_connection(tmp_path: Pat
         wrong = await ask(service, "SELECT nonsense FROM orders")
         assert wrong["error"] == {
             "code": "TOOL_EXECUTION_FAILED",
-            "message": 'the database says: column "nonsense" does not exist',
+            "message": 'the database reports: column "nonsense" does not exist',
         }
     nowhere = "postgresql://somebody:hunter2secret@127.0.0.1:9/hidden"
     async with served(tmp_path, tenants(connections(nowhere))) as service:

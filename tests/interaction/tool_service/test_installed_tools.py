@@ -83,7 +83,7 @@ async def test_a_tool_of_a_package_serves_the_tenant_that_configures_it(tmp_path
         ("acme_nowhere:DEPLOY", "cannot be loaded: ModuleNotFoundError"),
         ("acme_broken:DEPLOY", "cannot be loaded: RuntimeError: no licence"),
         ("acme_tools:Deploy", "is a class: name an instance of it"),
-        ("acme_tools:NOTHING", "is no BackendTool: it has no name, description"),
+        ("acme_tools:NOTHING", "is not a BackendTool: it has no name, description"),
         ("acme_tools:AGAIN", "has the name of another: VaultRead"),
     ],
 )

@@ -80,7 +80,7 @@ def test_git_urls(folder: Path, named: str, url: str) -> None:
         ({"workspace": "http://host.example/a.git#main"}, "a git URL begins with"),
         ({"workspace": "-upload-pack=id#main"}, "a git URL begins with"),
         ({"workspace": "file:///tmp#main"}, "a git URL begins with"),
-        ({"workspace": "ssh://-oProxyCommand=id/x#--upload-pack=id"}, "is no revision"),
+        ({"workspace": "ssh://-oProxyCommand=id/x#--upload-pack=id"}, "is not a revision"),
         ({"workspace": "https://token@host.example/a.git#main"}, "must not contain a password or token"),
         ({"workspace": "https://u:p@host.example/a.git#main"}, "must not contain a password or token"),
         ({"workspace": "ssh://u:p@host.example/a.git#main"}, "must not contain a password or token"),

@@ -50,7 +50,7 @@ def test_what_an_entry_may_say(entry: dict[str, Any]) -> None:
         ({"m": {"context_tokens": 1.5}}, "models.m.context_tokens must be a whole number"),
         ({"m": {"tokenizer": "x"}}, "models.m.tokenizer must be one of estimate, o200k_base, cl100k_base"),
         ({"": {}}, 'the name "" in models must not be empty'),
-        ({"a\0b": {}}, "must not hold a NUL character"),
+        ({"a\0b": {}}, "must not contain a NUL character"),
         ({"x" * 257: {}}, "must have at most 256 characters"),
         ({str(number): {} for number in range(1001)}, "models must have at most 1,000 entries, not 1,001"),
         (

@@ -204,7 +204,7 @@ async def test_what_cannot_be_read_any_more_is_told(tmp_path: Path) -> None:
     loop = Loop(tmp_path, calls(shell("make")), says(), tools=leaves_files(left))
     await loop.run()
     (failed,) = loop.told(EventType.ARTIFACT_UPLOAD_FAILED)
-    assert failed["message"] == "what the call left cannot be read: Input/output error"
+    assert failed["message"] == "the call's artifacts cannot be read: Input/output error"
     assert (loop.texts(), left.closed) == (["all"], True)
 
 

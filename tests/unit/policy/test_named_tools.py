@@ -181,7 +181,7 @@ def test_a_tool_that_needs_no_approval_is_offered_where_nobody_is_asked() -> Non
             {"toolPolicies": [{"tool": "a b", "repeatable": True}]},
             "toolPolicies[0].tool: 'a b' is not the name of a tool",
         ),
-        ({"toolPolicies": [{"tool": "a"}]}, "toolPolicies[0]: says nothing of the tool"),
+        ({"toolPolicies": [{"tool": "a"}]}, "toolPolicies[0]: has no rule for the tool"),
         (
             {"toolPolicies": [{"tool": "a", "requiresApproval": True, "approvalRuleId": "r3"}]},
             "toolPolicies[0].approvalRuleId: 'r3' is not in approvalRules",

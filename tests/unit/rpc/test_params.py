@@ -97,8 +97,8 @@ def test_the_list_of_what_is_ignored_is_bounded() -> None:
 
 def test_only_prose_may_hold_half_a_character_and_nul() -> None:
     shape = params(optional={"taskId": name(), "prompt": prose(10)})
-    with pytest.raises(InvalidParams, match="taskId must not hold half of a character"):
+    with pytest.raises(InvalidParams, match="taskId must not contain half of a character"):
         check(shape, {"taskId": "\ud83d"})
-    with pytest.raises(InvalidParams, match="taskId must not hold a NUL character"):
+    with pytest.raises(InvalidParams, match="taskId must not contain a NUL character"):
         check(shape, {"taskId": "a\0"})
     check(shape, {"prompt": "\ud83d\0"})

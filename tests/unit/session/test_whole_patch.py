@@ -410,7 +410,7 @@ def test_what_was_not_kept_and_what_is_no_file_is_named(tmp_path: Path) -> None:
     patch = SessionChanges(FirstVersions(first), lambda _: None, str(tmp_path)).whole_patch()
     assert {row["path"]: row["why"] for row in patch.omitted} == {
         "a": "changed by a command; its earlier content was not kept",
-        "pipe": "cannot be read: it is no regular file",
+        "pipe": "cannot be read: it is not a regular file",
     }
     assert patch.to_bytes() == b""
 

@@ -326,9 +326,9 @@ def test_both_problems_and_the_first_of_them_is_told(tmp_path: Path) -> None:
     for path in (paths_in(tmp_path).snapshot, paths_in(tmp_path).journal):
         os.unlink(path)
         os.mkdir(path)
-    assert on_disk(tmp_path).damage == f"{SESSION}.json is no regular file"
+    assert on_disk(tmp_path).damage == f"{SESSION}.json is not a regular file"
     os.rmdir(paths_in(tmp_path).snapshot)
-    assert on_disk(tmp_path).damage == f"{SESSION}.journal is no regular file"
+    assert on_disk(tmp_path).damage == f"{SESSION}.journal is not a regular file"
     with pytest.raises(Damaged):
         load(tmp_path)
     with pytest.raises(Damaged) as caught:

@@ -196,7 +196,7 @@ def test_what_this_file_builds_is_what_the_program_writes() -> None:
         (("resume", "openStep", "calls", 1), OTHER, "resume.openStep.calls: must be a row for each call of thread["),
         (("resume", "openStep", "calls", 0, "status"), OTHER, "must have `result` and `status` together"),
         (("resume", "openStep", "calls", 0, "result", "role"), "user", "result.role: must be a message of tool"),
-        (("thread",), [], "thread: must hold at least the system prompt"),
+        (("thread",), [], "thread: must have at least the system prompt"),
         (("thread",), {}, "thread: must be a list"),
         (("thread", 0, "role"), "user", 'thread[0].role: must be "system"'),
         (("thread", 1, "role"), "boss", "thread[1].role: must be one of"),

@@ -132,9 +132,9 @@ def test_arguments_may_nest_as_deep_as_they_can_be_written() -> None:
 @each_row(
     ("fields", "said"),
     [
-        (b"[]", "record 1 says no kind"),
-        (b"{", "record 1 says no kind"),
-        (b'{"kind":5}', "record 1 says no kind"),
+        (b"[]", "record 1 has no kind"),
+        (b"{", "record 1 has no kind"),
+        (b'{"kind":5}', "record 1 has no kind"),
         (b'{"kind":"opened","sessionId":5}',
          "record 1 (opened) is whole and of another shape: sessionId: must be a string, not 5"),
         (b'{"kind":"opened","durable":-1}',

@@ -62,7 +62,7 @@ def test_json_lines_may_hold_unicode_line_separators(tmp_path: Path) -> None:
         ({"status": 500, "error": {"message": "a", "failed": True}}, "'error.failed' is not known"),
         ({"text": "a", "usage": {"qqqq": 1}}, "'usage.qqqq' is not known; known are input_tokens, output_tokens"),
         ({"text": 1}, "key 'text' must be a string, not 1"),
-        ({"text": "\ud800"}, "key 'text' must not hold half of a character"),
+        ({"text": "\ud800"}, "key 'text' must not contain half of a character"),
         ({"text": "a", "delay_ms": -1}, "key 'delay_ms' must be a whole number of at least 0, not -1"),
         ({"text": "a", "delay_ms": True}, "key 'delay_ms' must be a whole number of at least 0, not true"),
         ({"text": "a", "when": {"last_matches": "("}}, "key 'when.last_matches' is not a regular expression"),

@@ -117,7 +117,7 @@ def test_pictures_that_no_model_should_get_are_named() -> None:
     found = documents.render(notebook(code("", data(image_png=broken), data(image_png="?"), *many)).encode())
     assert len(found.pictures) == documents.MAX_PICTURES
     assert "not shown: the file is damaged or cut short]" in found.text
-    assert "[picture 2: image/png, not shown: it is no base64]" in found.text
+    assert "[picture 2: image/png, not shown: it is not base64]" in found.text
     assert "8 pictures of a notebook are shown at a time" in found.text
 
 

@@ -127,7 +127,7 @@ async def test_the_mode_is_kept(call: Call, workspace: Path) -> None:
         (b"a\0b", edit("a", "b"), "it is a binary file"),
         (b"a", edit("a", "a"), "the new text is the old one"),
         (b"\xe9a", edit("a", "\u20ac\u4e2d"), "does not have"),
-        (codecs.BOM_UTF8 + b"\xff", edit("a", "b"), "the file is not utf-8, which its byte order mark says"),
+        (codecs.BOM_UTF8 + b"\xff", edit("a", "b"), "the file is not utf-8, as its byte order mark indicates"),
     ],
 )
 async def test_what_is_no_edit(call: Call, workspace: Path, content: bytes, one: dict[str, Any], said: str) -> None:

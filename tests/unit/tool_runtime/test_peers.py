@@ -149,7 +149,7 @@ sys.stdin.read()
 
     def test_what_is_no_socket_is_refused(tmp_path: Path) -> None:
         check = PeerCheck(os.fspath(tmp_path), object())
-        assert "the system does not say who connected" in str(check.refusal())
+        assert "the system does not report who connected" in str(check.refusal())
         check.close()
 
     @LINUX

@@ -392,7 +392,7 @@ def test_more_changes_than_are_reported_are_counted(project: Path, monkeypatch: 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes")
 def test_names_that_are_no_text_are_counted(project: Path) -> None:
     changes = seen(project, lambda: open(os.fsencode(project) + b"/\xff", "wb").close())
-    assert changes == Changes({}, "1 file(s) changed whose names are no UTF-8")
+    assert changes == Changes({}, "1 file(s) changed whose names are not UTF-8")
 
 
 def test_what_changes_while_two_commands_run_is_one_of_each(project: Path) -> None:

@@ -266,7 +266,7 @@ class ServerConnection:
                 raise _HeadersDiffer
             raise ToolFault(FaultKind.SYSTEM, f"{error['message'][:_MAX_SAID]} (code {error['code']})")
         except ValidationError as invalid:
-            raise ToolFault(FaultKind.SYSTEM, f"the answer is not what MCP says: {_line(invalid)}") from invalid
+            raise ToolFault(FaultKind.SYSTEM, f"the answer is not valid MCP: {_line(invalid)}") from invalid
         except MCPError as refusal:
             raise await self._fault(refusal, is_call=is_call) from refusal
         except RuntimeError as failure:  # the SDK's word for an answer that it does not take
@@ -328,7 +328,7 @@ class ServerConnection:
         if not refused:
             return fault
         lines = "; ".join(line[:_MAX_SAID] for line in refused)
-        hint = f"write and domains of the user's entry of {self._config.name} say what it may do"
+        hint = f"write and domains of the user's entry of {self._config.name} determine its permissions"
         return ToolFault(fault.kind, f"{fault} (its sandbox: {lines}; {hint})", partial=fault.partial)
 
 
@@ -424,7 +424,7 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
             raise ServerAnswerTooLarge("the server sent a compressed answer, which was not requested")
         stream = response.stream
         if not isinstance(stream, httpx2.AsyncByteStream):
-            raise TypeError("an asynchronous transport gave a stream that is none")
+            raise TypeError("an asynchronous transport returned something that is not a stream")
         content_type = response.headers.get("content-type", "").lower()
         is_answer = own and 200 <= response.status_code < 300
         if not content_type.startswith(_EVENTS):

@@ -102,7 +102,7 @@ class McpSource(Source):
         self._on_change()
         raise ToolFault(
             FaultKind.CHANGED,
-            f"{tool.name} is not what it was when this task began, and was not called: the next task has it as it is",
+            f"{tool.name} has changed since this task started, and was not called: the next task has its new version",
         )
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
@@ -271,7 +271,7 @@ def output_of(
         parts.keep("text", "text/plain; charset=utf-8", data)
     output = ToolOutput(text, tuple(parts.artifacts), images=tuple(parts.images))
     if is_error:
-        first = next((line for line in text.splitlines() if line.strip()), "the tool failed and says nothing of it")
+        first = next((line for line in text.splitlines() if line.strip()), "the tool failed without a message")
         raise ToolFault(FaultKind.SYSTEM, first[:_MAX_LINE], partial=output)
     return output
 
