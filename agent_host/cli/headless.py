@@ -59,7 +59,7 @@ def run(namespace: argparse.Namespace) -> int:
     line = CommandLine(namespace, limit)
     line.order = order
     if namespace.or_resume and namespace.session_id is None:
-        raise UsageError("--or-resume needs --session-id ID: the id says which session is meant")
+        raise UsageError("--or-resume needs --session-id ID: the id names the session")
     with contextlib.closing(OutputFiles(namespace)) as files:
         line.outputs = files or None
         if not namespace.or_resume:
@@ -324,7 +324,7 @@ class _HeadlessRun:
 
 def _show_what_was_found(session: Session, *, policy: bool) -> None:
     """Show warnings and notes before the task starts; `policy`: also what its bundle allows."""
-    why = "this policy knows no such rule, tool or capability"
+    why = "this policy has no such rule, tool or capability"
     unknown = [f"--approve {name}: {why}" for name in session.unknown_approvals]
     admitted = session.policy_notice if policy else None
     for found in (session.provider_notice, *session.found_on_disk, *unknown, admitted, session.sandbox_notice):

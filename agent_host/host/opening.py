@@ -468,8 +468,8 @@ def refuse_opened_hosts(resolved: ResolvedOptions, grant: SessionGrant) -> None:
     which hosts may be reached."""
     if grant.brings_policy and resolved.flags.get(environment.DOMAINS):
         raise UsageError(
-            "--allow-domain needs a built-in policy or a bundle in a file: the Session Service decides what this session "
-            "may reach"
+            "--allow-domain needs a built-in policy or a bundle in a file: the Session Service decides about the hosts "
+            "of this session"
         )
 
 

@@ -333,7 +333,7 @@ def _renames(source: _Source, found: Mapping[str, Span]) -> dict[str, FilePatch]
     for path, (old, alike) in find_renames(gone, new).items():
         old_name, name = _patch_name(old, source.root), _patch_name(path, source.root)
         was = mode_and_blob(found[old].before or "")[0] or (PLAIN_FILE if source.indexed else None)
-        patch = _GitChange(name, gone[old], new[path], _mode(path), was, source.indexed, old_name).rename(alike)
+        patch = _GitChange(name, gone[old], new[path], _mode(path), was, source.indexed, old_name).as_rename(alike)
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
             deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
@@ -445,9 +445,15 @@ class _GitChange(NamedTuple):
             return self._binary_patch(GitPatch("", added, deleted, "too large for a diff of lines"))
         return self._text_patch(self._header)
 
+<<<<<<< HEAD
     def rename(self, alike: int) -> GitPatch | None:
         """Return the patch that renames the file and changes it; None if it changes and is not text, or too long for a
         diff of lines. `alike` is the similarity in percent."""
+=======
+    def as_rename(self, alike: int) -> GitPatch | None:
+        """The patch that renames the file and changes it; None if it changes and is no text, or too long for a diff of
+        lines. `alike` is how much of it is the same, in percent."""
+>>>>>>> 17b43b69 (A link into /proc names no place there for tools that walk a tree, as for all others; tests read the messages as they are)
         names = f"rename from {quote(self.old_name or '')}\nrename to {quote(self.name)}\n"
         header = f"{self._header}similarity index {alike}%\n{names}"
         if self.before == self.after:

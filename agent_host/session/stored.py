@@ -397,8 +397,8 @@ class SessionRecord(NamedTuple):
             raise self._unknown(task_id)
         if self.state is None:
             raise UsageError(
-                f"the content of files before session {self.row.session_id} was not kept (retention.keep_file_versions), "
-                "so there is no patch"
+                f"the content of files before session {self.row.session_id} was not kept "
+                "(retention.keep_file_versions), so there is no patch"
             )
         if task_id is not None and task_id not in self._task_ids:
             return []

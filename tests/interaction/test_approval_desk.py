@@ -343,7 +343,7 @@ async def test_a_task_that_asks_nobody(client: Client) -> None:
         finished = await client.task(model.url)
         (answer,) = model.results()
     assert (statuses(finished), client.asked) == ([("denied", "APPROVAL_REQUIRED")], [])
-    assert answer.text == "APPROVAL_REQUIRED: it needs an approval, and this task is to ask nobody for one"
+    assert answer.text == "APPROVAL_REQUIRED: it needs an approval, and this task must not ask for one"
     (denied,) = finished.details["deniedApprovals"]
     assert denied["replay"]["approve"] == "ask"
 

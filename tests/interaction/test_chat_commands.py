@@ -33,7 +33,7 @@ def test_every_command_answers_with_good_and_bad_arguments(host: Host) -> None:
     write = call("WriteFile", path="a.txt", content="one\n")
     turns = [use(write, text="I write."), say("Written."), say("Known.")]
     told = {
-        "/nothing": "/nothing is no command",
+        "/nothing": "/nothing is not a command",
         "/hlep": "did you mean /help?",
         "/help": "Ctrl-X Ctrl-E",
         "/model": "the policy allows test-model",

@@ -35,7 +35,7 @@ LASTING: dict[str, tuple[dict[str, Any], str]] = {
     "the size": (refusal(413, "Request exceeds the maximum size"), "llm.images"),
     "no stream": (
         {"garbage": '{"type": "message", "content": []}', "headers": {"content-type": "application/json"}},
-        "no answer of this dialect",
+        "not an answer of this dialect",
     ),
     "an error": (
         {"garbage": '{"error": {"type": "billing_error"}}', "headers": {"content-type": "application/json"}},

@@ -438,7 +438,7 @@ async def test_a_whole_answer_is_bounded_as_a_stream_is() -> None:
 async def test_a_whole_answer_of_another_dialect_is_called_so(body: dict[str, Any]) -> None:
     error = await raw_fault(answer_of(orjson.dumps(body)))
     assert type(error) is GatewayRejected
-    assert "no answer of this dialect: check the URL and --dialect" in str(error)
+    assert "not an answer of this dialect: check the URL and --dialect" in str(error)
 
 
 @each_row("body", [b"", b"{}", b"[]", b"5", b"null", b'{"hello"', b'{"error": null}', b"[[[[[[[[[]]]]]]]]]"])

@@ -198,7 +198,7 @@ async def test_a_host_that_repeats_the_request_is_told_without_its_words() -> No
 
 @pytest.mark.parametrize(
     ("host", "said"),
-    [("127.0.0.1", "Connection refused"), ("a" * 70, "no name of a host")],
+    [("127.0.0.1", "Connection refused"), ("a" * 70, "not a host name")],
 )
 async def test_a_host_that_is_not_there_is_told(host: str, said: str) -> None:
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)

@@ -63,8 +63,8 @@ def test_a_url_is_taken_apart_as_requests_say_it(url: str, place: GatewayAddress
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("http://1.2.3.400/", "no address of IPv4"),
-        ("http://01.2.3.4/", "no address of IPv4"),
+        ("http://1.2.3.400/", "not an IPv4 address"),
+        ("http://01.2.3.4/", "not an IPv4 address"),
         ("http://[1:2]/", "IPv6"),
         ("http://\u2488com/", "U+2488"),
         (f"http://{'ü' * 64}.example/", "too long"),

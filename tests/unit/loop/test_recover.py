@@ -97,7 +97,7 @@ async def test_arguments_that_held_a_secret_are_not_run_with_its_placeholder(tmp
     loop.ctx.journal.store.compact()
     following = await resumed(loop, secrets=("s3cret-value",))
     assert following.tools.ran == []
-    assert following.texts()[0].startswith("INVALID_REQUEST: its arguments held a secret")
+    assert following.texts()[0].startswith("INVALID_REQUEST: its arguments contained a secret")
 
 
 async def test_a_policy_that_says_no_by_now_is_heard(tmp_path: Path) -> None:

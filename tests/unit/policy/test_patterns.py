@@ -48,7 +48,7 @@ def test_a_pattern_has_to_match_the_whole_text(pattern: str, text: str, expected
         ("\\C", "pieces"),
         ("\\\\\\C", "pieces"),
         ("[\\p{L}]{1,200}", "too large"),
-        ("\ud800", "no Unicode text"),
+        ("\ud800", "not Unicode text"),
         ("a" * 5_000, "longer than"),
     ],
 )

@@ -104,7 +104,7 @@ MADE = [
 
 @each_row("line", MADE)
 def test_what_lies_below_a_tree_that_the_line_makes_is_not_known(line: str, root: Path) -> None:
-    assert "is behind a link that the line makes" in judged(line, root).reason
+    assert "is below a link that the line creates" in judged(line, root).reason
 
 
 @pytest.mark.parametrize(

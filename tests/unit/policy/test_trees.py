@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy.bundle import scope_of_call
@@ -43,6 +43,8 @@ def allows(held: PolicyBundle, path: str) -> bool:
 
 @settings(max_examples=400)
 @given(ALLOWED, BLOCKED, PATHS, st.dictionaries(PATHS, PATHS, max_size=2))
+@example(["/"], None, "/proc", {"/": "/proc"})
+@example(["/w"], None, "/proc/a", {"/w": "/proc/a"})
 def test_each_path_has_the_answer_of_the_rule_for_one(
     allowed: list[str] | None, blocked: list[str] | None, path: str, links: dict[str, str]
 ) -> None:

@@ -565,7 +565,7 @@ def test_a_link_in_place_of_a_file_is_refused_and_its_target_left_alone(tmp_path
     path.rename(target)
     path.symlink_to(target)
     data = target.read_bytes()
-    with pytest.raises(Damaged, match="no regular file"):
+    with pytest.raises(Damaged, match="not a regular file"):
         reopen(tmp_path)
     assert target.read_bytes() == data
     assert not target.is_symlink()

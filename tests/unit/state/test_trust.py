@@ -102,7 +102,7 @@ def test_files_that_others_can_read_are_made_private(state_dir: Path, kind: str)
 def test_a_named_pipe_holds_nobody_up(state_dir: Path, kind: str) -> None:
     path_of(state_dir, kind).unlink()
     os.mkfifo(path_of(state_dir, kind), 0o600)
-    with pytest.raises(Damaged, match="no regular file"):
+    with pytest.raises(Damaged, match="not a regular file"):
         reopen(state_dir)
 
 
@@ -110,7 +110,7 @@ def test_a_named_pipe_holds_nobody_up(state_dir: Path, kind: str) -> None:
 def test_a_folder_in_a_file_s_place_is_put_aside(state_dir: Path, kind: str) -> None:
     path_of(state_dir, kind).unlink()
     (path_of(state_dir, kind) / "deep").mkdir(parents=True)
-    with pytest.raises(Damaged, match="no regular file"):
+    with pytest.raises(Damaged, match="not a regular file"):
         reopen(state_dir)
     assert (state_dir / "checkpoints" / f"{SESSION}.{kind}.corrupt-1" / "deep").is_dir()
     reopen(state_dir).close()

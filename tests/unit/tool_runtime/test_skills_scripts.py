@@ -295,7 +295,7 @@ def test_the_folder_of_scripts_is_no_link(place: Place) -> None:
         ("other", "scripts/a.py", FaultKind.NOT_FOUND, "there is no skill other; there are: forms"),
         ("../forms", "scripts/a.py", FaultKind.NOT_FOUND, "there is no skill"),
         ("forms", "scripts/none.py", FaultKind.NOT_FOUND, "No such file"),
-        ("forms", "scripts/odd", FaultKind.INVALID_ARGUMENT, "no ending that says what runs it"),
+        ("forms", "scripts/odd", FaultKind.INVALID_ARGUMENT, "no known ending"),
         ("forms", "scripts/a\0", FaultKind.INVALID_ARGUMENT, "NUL"),
         ("forms", "scripts/\ud800", FaultKind.INVALID_ARGUMENT, "surrogate"),
         ("forms", "scripts/d", FaultKind.IS_DIRECTORY, "directory"),
