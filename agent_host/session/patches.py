@@ -446,7 +446,7 @@ class _GitChange(NamedTuple):
         return self._text_patch(self._header)
 
 <<<<<<< HEAD
-    def rename(self, alike: int) -> GitPatch | None:
+    def as_rename(self, alike: int) -> GitPatch | None:
         """Return the patch that renames the file and changes it; None if it changes and is not text, or too long for a
         diff of lines. `alike` is the similarity in percent."""
 =======
