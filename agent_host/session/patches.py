@@ -445,15 +445,9 @@ class _GitChange(NamedTuple):
             return self._binary_patch(GitPatch("", added, deleted, "too large for a diff of lines"))
         return self._text_patch(self._header)
 
-<<<<<<< HEAD
     def as_rename(self, alike: int) -> GitPatch | None:
         """Return the patch that renames the file and changes it; None if it changes and is not text, or too long for a
         diff of lines. `alike` is the similarity in percent."""
-=======
-    def as_rename(self, alike: int) -> GitPatch | None:
-        """The patch that renames the file and changes it; None if it changes and is no text, or too long for a diff of
-        lines. `alike` is how much of it is the same, in percent."""
->>>>>>> 17b43b69 (A link into /proc names no place there for tools that walk a tree, as for all others; tests read the messages as they are)
         names = f"rename from {quote(self.old_name or '')}\nrename to {quote(self.name)}\n"
         header = f"{self._header}similarity index {alike}%\n{names}"
         if self.before == self.after:

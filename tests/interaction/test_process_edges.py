@@ -127,7 +127,7 @@ def test_a_state_directory_that_goes_away(host: Host) -> None:
         outcome = process.finish()
     assert outcome.code == 3
     assert "was removed or moved" in outcome.stderr
-    assert "put back as it was, the session can be resumed" in outcome.stderr
+    assert "if it is put back, the session can be resumed" in outcome.stderr
     assert (outcome.last_line["resumeCommand"], "resume with" in outcome.stderr) == (None, False), (
         "it cannot be, as it is"
     )
