@@ -439,8 +439,8 @@ class FileSession:
             return
         if self._disk.status(self._paths.checkpoints) is None:
             raise WriteFailed(
-                f"the state directory {self._paths.state_dir} was removed or moved: put back as it was, the session "
-                "can be resumed; without it the task has to be started again, and its changes of the workspace remain"
+                f"the state directory {self._paths.state_dir} was removed or moved: if it is put back, the "
+                "session can be resumed; without it the task has to be started again, and its changes of the workspace remain"
             )
         raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 
