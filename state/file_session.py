@@ -440,7 +440,8 @@ class FileSession:
         if self._disk.status(self._paths.checkpoints) is None:
             raise WriteFailed(
                 f"the state directory {self._paths.state_dir} was removed or moved: if it is put back, the "
-                "session can be resumed; without it the task has to be started again, and its changes of the workspace remain"
+                "session can be resumed; without it the task has to be started again, and its changes of the workspace "
+                "remain"
             )
         raise WriteFailed("the session's lock was removed or replaced: another process may have the session")
 
