@@ -1,7 +1,7 @@
-"""Judges arguments by a schema that another program brings: an MCP server, the backend tool service, a skill.
+"""Checks arguments against a schema from another program: an MCP server, the backend tool service, a skill.
 
-A kept library, jsonschema-rs, does it (decision 0032). It runs in this process, and a schema may be written to make
-the host hang or look elsewhere. So there are bounds around it:
+The library jsonschema-rs does the checks (decision 0032). It runs in this process, and a schema may be written to make
+the host hang or to fetch from elsewhere, so it is bounded:
 
 - A schema has at most 256 KiB and 64 levels. References lead into the schema itself: nothing is fetched, no file is
   read.
@@ -48,8 +48,8 @@ _KNOWN_DRAFTS: Final = (
 )
 _UNSUPPORTED: Final = ("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$anchor", "$vocabulary")
 
-# Where subschemas stand (as a value, in a list, or as the values of an object), and whether they are applied to the
-# value itself or to what is in it.
+# Keywords with subschemas (as a value, in a list, or as the values of an object), by whether these apply to the value
+# itself or to its members.
 _ITSELF: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
 _ITSELF_BY_NAME: Final = ("dependentSchemas", "dependencies")
 _INSIDE: Final = (
@@ -65,11 +65,11 @@ _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "object": (dict,), "array": (list,), "integer": (int,), "number": (int, float), "boolean": (bool,),
 }  # fmt: skip
 _NEGATING: Final = ("not", "if", "oneOf", "contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties")
-"""Below these more or less would pass if a pattern were left out."""
+"""Keywords below which leaving out a pattern could make more or fewer values pass."""
 
 
 def foreign_judge(schema: Mapping[str, Any]) -> Judge:
-    """Return the judge of arguments by `schema`. Raises UnusableSchema for one that is not valid or beyond a bound."""
+    """Return the judge of arguments for `schema`. Raises UnusableSchema if it is invalid or exceeds a bound."""
     usable = _usable(schema)
     work = _Work(usable)
     work.count_at(_DEPTH_AT_FIRST)
@@ -98,9 +98,9 @@ def foreign_judge(schema: Mapping[str, Any]) -> Judge:
 
 
 def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
-    """The schema as it is if it can be used, else as it is plainly meant: left out or true for anything, null for a
-    keyword that is left out, the booleans of draft 4. `of_object`: it is that of arguments, which are always an object,
-    also where it does not say so. Raises UnusableSchema."""
+    """Return the schema, repaired if it is unusable and its meaning is plain: absent or true accepts anything, a null
+    keyword is absent, the booleans of draft 4 are converted. `of_object`: it describes arguments, so the type object is
+    implied. Raises UnusableSchema."""
     if not isinstance(schema, dict | bool | None) or schema is False:
         raise UnusableSchema("is not an object")
     read: dict[str, Any] = schema if isinstance(schema, dict) else {}
@@ -124,7 +124,7 @@ def mend_schema(schema: Any, *, of_object: bool = False) -> Mapping[str, Any]:
 
 
 def _mend(schema: Any) -> Any:
-    """A copy without what stands for a keyword that is left out, which says draft 7 in place of draft 4."""
+    """Return a copy without placeholders for absent keywords, and with draft 7 in place of drafts before 6."""
     if not isinstance(schema, dict):
         return schema
     mended: dict[str, Any] = {}
@@ -143,7 +143,7 @@ def _mend(schema: Any) -> Any:
 
 
 def _usable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of `schema` without the patterns that are not judged. Raises UnusableSchema."""
+    """Return a copy of `schema` without the patterns that are not checked. Raises UnusableSchema."""
     try:
         encoded = orjson.dumps(schema)
     except (orjson.JSONEncodeError, RecursionError) as error:
@@ -166,7 +166,7 @@ def _usable(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Preparation:
-    """Refuses what has no place in one schema, and finds the patterns that are not judged."""
+    """Rejects unsupported keywords, and finds the patterns that are not checked."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
@@ -174,7 +174,7 @@ class _Preparation:
         self.not_judged: list[dict[str, Any]] = []
 
     def prepare(self, schema: Any, path: str = "#", *, negated: bool = False, chain: int = 0) -> None:
-        """Raises UnusableSchema. `negated`: where more or less would pass if a pattern were left out."""
+        """Check `schema` and its subschemas. `negated`: it is below a keyword of `_NEGATING`. Raises UnusableSchema."""
         if not isinstance(schema, dict) or (id(schema), negated) in self._seen:
             return
         self._seen.add((id(schema), negated))
@@ -200,7 +200,8 @@ class _Preparation:
 
 
 def _is_linear(pattern: str) -> bool:
-    """True if the engine that takes linear time reads `pattern`; or nothing would, and the library says so itself."""
+    """True if the linear-time engine accepts `pattern`, or no engine does; the library then reports the pattern
+    itself."""
     for options in (jsonschema_rs.RegexOptions(), jsonschema_rs.FancyRegexOptions()):
         try:
             jsonschema_rs.validator_for({"pattern": pattern}, offline=True, pattern_options=options)
@@ -221,7 +222,7 @@ def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Work:
-    """The most often that subschemas are applied on the way from a value to one of its leaves."""
+    """Upper bound of subschema applications on the way from a value to one of its leaves."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
         self._root = schema
@@ -229,7 +230,7 @@ class _Work:
         self._under_way: set[tuple[int, int]] = set()
 
     def count_at(self, depth: int) -> int:
-        """For a value of `depth` levels. Raises UnusableSchema above all bounds."""
+        """Return the bound for a value of `depth` levels. Raises UnusableSchema above all bounds."""
         self._under_way.clear()  # of a value that was too deep
         return self._count(self._root, depth)
 

@@ -1,4 +1,4 @@
-"""The `ToolRouter` of this package (TR 3): tools of several providers; here a fault becomes a result."""
+"""The `ToolRouter` of this package (TR 3): runs the tools of several providers, and turns faults into results."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _OF_PARTIAL_OUTPUT = ("artifact_uris", "artifacts", "exit_code", "stderr", "deni
 
 
 class LocalToolRouter:
-    """Runs the tools of the families in `settings` on this machine, and those of `others`, on one event loop; of two
-    tools with one name the first provider's runs. Arguments are judged by the tool's schema before anything happens (TR
-    8); a tool of `others` whose schema cannot be used does not run, see `unusable`. `scripts` are for the skills
-    family."""
+    """Runs the tools of the families in `settings` on this machine, and those of `others`, on one event loop. If two
+    tools have the same name, the first provider's runs. Arguments are checked against the tool's schema before anything
+    happens (TR 8); a tool of `others` with an unusable schema does not run, see `unusable`. `scripts` are for the
+    skills family."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class LocalToolRouter:
         self._running: set[asyncio.Task[Any] | None] = set()
         self._judges: dict[str, tuple[Mapping[str, Any], Judge]] = {}
         self.unusable: dict[str, str] = {}
-        """Schema problems of the tools that were left out of the list, by the tool's name."""
+        """Schema problems of the tools left out of the list, by tool name."""
 
     def add_remote(self, provider: RemoteTools) -> None:
-        """Add a provider of tools from elsewhere, and ask it for them."""
+        """Add a provider of remote tools, and start to list them."""
         self._remote = (*self._remote, provider)
         self.add(provider)
         provider.begin()
 
     def add(self, provider: Provider) -> None:
-        """Have the tools of one more provider listed and run, behind those that there are."""
+        """Add a provider, after the existing ones."""
         self._providers = (*self._providers, provider)
 
     async def fix(self, lists: Mapping[str, str]) -> Mapping[str, str]:
@@ -84,13 +84,13 @@ class LocalToolRouter:
         return {one.name: sha256 for one, sha256 in zip(self._remote, found, strict=True) if sha256 is not None}
 
     async def run_program(self, params: CommandParams) -> CommandOutcome:
-        """Run a program as RunCommand runs commands, for another provider: what it leaves behind ends with the session.
-        Raises ToolFault where it cannot be started."""
+        """Run a program for another provider, as RunCommand does: its leftover processes end with the session. Raises
+        ToolFault if it cannot be started."""
         return await self._commands.run_program(params)
 
     def start_program(self, params: ServerParams) -> ServerProcess:
-        """Start a program that runs on and is talked to, for another provider; it ends with the session at the latest.
-        Raises ToolFault where it cannot be started."""
+        """Start a long-running server process for another provider; it ends with the session at the latest. Raises
+        ToolFault if it cannot be started."""
         return self._commands.start_program(params)
 
     async def tools(self) -> Sequence[ToolSpec]:
@@ -110,7 +110,7 @@ class LocalToolRouter:
         return tuple(found.values())
 
     async def execute(self, request: ToolRequest) -> ToolResult:
-        """Run one call; what goes wrong comes back as a failed result (TR 7.3). Only cancellation raises."""
+        """Run one call and return failures as a failed result (TR 7.3). Only cancellation raises."""
         _, tool = self._tool(request.tool_name)
         if tool is None:
             code = DESKTOP[FaultKind.UNKNOWN_TOOL]
@@ -119,7 +119,7 @@ class LocalToolRouter:
         task = asyncio.current_task()
         self._running.add(task)
         try:
-            # Whatever a call asks for beyond its sandbox was for policy to decide.
+            # Policy has already decided on anything that the call asked for beyond its sandbox.
             request = request._replace(arguments=drop_grant(tool.spec, request.arguments))
             self._check(tool, request.arguments)
             return _success(request, await tool.run(CallContext.make(request, self._settings)))
@@ -194,7 +194,7 @@ class LocalToolRouter:
             await self._pool.run(lambda: self._files.settle(kept))
 
     async def end_commands(self) -> Leftovers:
-        """See ToolRouter. Calls that are under way are cancelled, and their processes ended."""
+        """See ToolRouter. Running calls are cancelled, and their processes ended."""
         running = list(filter(None, self._running - {asyncio.current_task()}))
         for task in running:
             task.cancel()
@@ -204,7 +204,7 @@ class LocalToolRouter:
         return await self._commands.end_commands() if "_commands" in self.__dict__ else Leftovers()
 
     async def aclose(self) -> None:
-        """Cancel calls that are under way, end their processes, close connections."""
+        """Cancel running calls, end their processes, close connections."""
         await self.end_commands()
         for provider in self._providers:
             await provider.aclose()
@@ -233,7 +233,7 @@ class LocalToolRouter:
         yield Family(rows, lambda: self._files)
 
     def _judge(self, spec: ToolSpec) -> Judge:
-        """The judge of a tool's arguments, read once from its schema. Raises UnusableSchema."""
+        """Return the judge of a tool's arguments, compiled once from its schema. Raises UnusableSchema."""
         schema, judge = self._judges.get(spec.name, (None, None))
         if judge is None or schema is not spec.input_schema:
             judge = judge_of(spec.schema_to_check, foreign=spec.foreign_schema)
@@ -248,7 +248,7 @@ class LocalToolRouter:
         return None
 
     def _check(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
-        """Raises ToolFault for arguments that the tool does not take, and for a tool without a usable schema."""
+        """Raise ToolFault for arguments that the tool does not accept, and for a tool without a usable schema."""
         try:
             wrong = self._judge(tool.spec)(arguments)
         except UnusableSchema as error:

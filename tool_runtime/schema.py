@@ -1,10 +1,10 @@
-"""Judges arguments of tools: by the subset of JSON Schema that our own definitions use, read into shapes once for each
-tool. A schema that another program brings goes to a library (`tool_runtime.foreign_schema`); `tool.judge_of` chooses.
+"""Checks tool arguments against the subset of JSON Schema that our own definitions use, compiled to shapes once for
+each tool. A library checks against schemas of other programs (`tool_runtime.foreign_schema`); `tool.judge_of` chooses.
 
 Known keywords: type (one or several), required, properties, additionalProperties, enum and const (scalars), anyOf,
 minimum, maximum, minLength, maxLength, pattern (RE2's syntax), items, minItems, maxItems. description, title, default
-and examples only inform. A schema with any other keyword is refused, so that nothing passes unchecked. One thing is
-stricter than the standard: 1.0 is no whole number, since tools count with it.
+and examples are only annotations. A schema with any other keyword is rejected, so that nothing passes unchecked. One
+rule is stricter than the standard: 1.0 is not a whole number, because tools count with it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from config.shapes import (
 )
 
 Judge = Callable[[Mapping[str, Any]], str | None]
-"""From the arguments of a call to what is wrong with them, in one line; None when nothing is."""
+"""Maps the arguments of a call to a one-line description of their problems; None if there are none."""
 
 MAX_LISTED = 5  # maximum problems of a call that its message lists
 _ROOT = "$"
@@ -78,11 +78,11 @@ _SCHEMA = Record(
 
 
 class UnusableSchema(ValueError):
-    """A tool's schema by which no arguments can be judged; the message says what is wrong, and where."""
+    """Raised for a tool's schema that cannot be used to check arguments; the message gives the problem and its path."""
 
 
 def own_judge(schema: Mapping[str, Any]) -> Judge:
-    """Return the judge of arguments by a schema of ours. Raises UnusableSchema for a keyword that is not known here."""
+    """Return the judge of arguments for one of our own schemas. Raises UnusableSchema for an unknown keyword."""
     shape = shape_of(schema)
 
     def judge(arguments: Mapping[str, Any]) -> str | None:
@@ -93,7 +93,7 @@ def own_judge(schema: Mapping[str, Any]) -> Judge:
 
 
 def target_of(root: Mapping[str, Any], reference: Any) -> Any:
-    """The schema that a reference leads to. Raises UnusableSchema for one that leads out of the schema, or nowhere."""
+    """Resolve a reference. Raises UnusableSchema if it points outside the schema, or to nothing."""
     if not (isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))):
         raise UnusableSchema("$ref: must lead into the schema itself, as in #/$defs/name")
     from urllib.parse import unquote  # few schemas have references
@@ -109,7 +109,7 @@ def target_of(root: Mapping[str, Any], reference: Any) -> Any:
 
 
 def shape_of(schema: Mapping[str, Any], path: str = _ROOT) -> Shape:
-    """The shape of what `schema` accepts. Raises UnusableSchema."""
+    """Return the shape of the values that `schema` accepts. Raises UnusableSchema."""
     problem = first_problem(_SCHEMA, schema, path)
     if problem is not None:
         raise UnusableSchema(str(problem))
@@ -153,7 +153,7 @@ def _object(schema: Mapping[str, Any], path: str) -> Record:
     more = schema.get("additionalProperties", True)
     others = None if isinstance(more, bool) else shape_of(more, f"{path}.additionalProperties")
     needed = schema.get("required", ())
-    # A name that must be there and that no property describes is one of the others.
+    # A required name that no property describes counts as an additional property.
     unknown: Shape = others or (ANYTHING if more else _NOTHING)
     return Record(
         {name: members.get(name, unknown) for name in needed},
@@ -182,8 +182,8 @@ _NOTHING = Leaf("left out", lambda _: False)
 
 
 def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
-    """Suggest what to send in place of a value that is of the wrong type and would fit in another spelling, as the end
-    of a sentence; empty if there is none. The value is not taken for it: a call does what it says."""
+    """Suggest a replacement for a value of the wrong type that would fit in another spelling, as the end of a sentence;
+    empty if there is none. The value is not converted, because a call must do exactly what its arguments say."""
     if isinstance(value, float) and value.is_integer() and fits(int(value)):
         return f"; send {display(int(value))}"
     if not isinstance(value, str) or len(value) > _MAX_READ_CHARS:
@@ -202,7 +202,7 @@ def advice_on(value: Any, fits: Callable[[Any], bool]) -> str:
 
 
 class _AdvisedLeaf(Leaf):
-    """The same values; a problem says what to send in place of one in another spelling."""
+    """Accepts the same values as `leaf`; a problem also suggests how to spell a value that would fit."""
 
     def __init__(self, leaf: Leaf) -> None:
         super().__init__(lambda: leaf.expected, leaf.fits)
@@ -214,7 +214,7 @@ class _AdvisedLeaf(Leaf):
 
 
 class _Advised:
-    """As `_AdvisedLeaf`, for objects and lists."""
+    """Like `_AdvisedLeaf`, for objects and lists."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -228,7 +228,7 @@ class _Advised:
 
 
 class _ByKind:
-    """One shape for each kind of JSON value that `types` name; of other kinds is nothing."""
+    """One shape for each JSON type in `types`; values of other types do not fit."""
 
     def __init__(self, types: tuple[str, ...] | list[str], shapes: Mapping[str, Shape]) -> None:
         self._shapes = shapes

@@ -1,8 +1,8 @@
 """A small pool of daemon threads for blocking work.
 
 `concurrent.futures` joins its threads when the interpreter exits, so one read that hangs on a dead network disk would
-keep the whole process alive; these threads do not. The event loop hands the work to the pool, as it does that of
-`asyncio.to_thread`: a loop of a test may do it in its own thread instead (decision 110).
+keep the whole process alive; these threads do not. The event loop passes the work to the pool, as with
+`asyncio.to_thread`, so a test's loop may run it in its own thread instead (decision 110).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Work = tuple[Callable[[], Any], _Future, asyncio.AbstractEventLoop]
 
 
 class DaemonPool(Executor):
-    """At most `limit` threads, started when needed and kept for the next call; `close` lets the idle ones end."""
+    """At most `limit` threads, started when needed and kept for the next call; `close` ends them."""
 
     def __init__(self, limit: int = 8) -> None:
         self._limit = limit
@@ -29,12 +29,13 @@ class DaemonPool(Executor):
         self._busy = 0
 
     async def run(self, work: Callable[[], T]) -> T:
-        """`work()` in a thread; what it raises is raised here. When the caller goes away the result is dropped."""
+        """Run `work()` in a thread and return its result or raise its exception. If the caller is cancelled, the result
+        is dropped."""
         return await asyncio.get_running_loop().run_in_executor(self, work)
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:  # type: ignore[override]  # see below
-        """Start `work` for the running loop. The loop takes a future of its own as it is: the one that an Executor
-        returns has a lock and a condition, which cost half as much as the whole hop."""
+        """Start `work` for the running loop. The loop uses its own future without wrapping it; an Executor's future has
+        a lock and a condition, which cost half as much as the whole hop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._busy += 1
@@ -45,7 +46,7 @@ class DaemonPool(Executor):
         return future
 
     def close(self) -> None:
-        """Let every thread end after what it is doing."""
+        """End every thread after its current work."""
         for _ in range(self._threads):
             self._work.put(None)
         self._threads = 0
@@ -66,10 +67,10 @@ class DaemonPool(Executor):
         try:
             loop.call_soon_threadsafe(self._deliver, future, result, error)
         except RuntimeError:
-            return  # the loop is closed: nobody waits any more
+            return  # the loop is closed, so no caller waits any more
 
     def _deliver(self, future: _Future, result: object, error: BaseException | None) -> None:
-        self._busy -= 1  # here and not where the caller leaves, so that a stuck thread goes on counting as taken
+        self._busy -= 1  # here and not when the caller is cancelled, so that a stuck thread still counts as busy
         if future.done():
             return
         if error is None:
@@ -79,7 +80,8 @@ class DaemonPool(Executor):
 
 
 def run_in_fresh_thread(work: Callable[[], T]) -> T:
-    """`work()` by a thread that ends with it, and whose rights may be given up: what it raises is raised here."""
+    """Run `work()` in a new thread, which may give up its rights because it ends afterwards. Exceptions are raised
+    here."""
     done: Future[T] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A tool as the router sees it: a specification and a coroutine from a call to an output.
+"""Tools for the router: each is a specification and a coroutine from a call to an output.
 
 Frozen values inside this package are NamedTuples: a frozen dataclass costs ten times as much to import.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ToolOutput(NamedTuple):
-    """Text for the model and artifacts for the host. `capped`: the tool has kept the output limit itself. The other
+    """Text for the model and artifacts for the host. `capped`: the tool has applied the output limit itself. The other
     fields are those of ToolResult."""
 
     text: str
@@ -46,7 +46,8 @@ class ToolOutput(NamedTuple):
 
 
 class Abandoned:
-    """Set once nobody waits for a call any more: work in a thread looks at it before its point of no return."""
+    """Flag that is set when no caller waits for a call any more; work in a thread checks it before its point of no
+    return."""
 
     __slots__ = ("flag",)
 
@@ -54,13 +55,13 @@ class Abandoned:
         self.flag = False
 
     def refuse(self) -> None:
-        """Raises ToolFault(TIMED_OUT) for a call that has been given up."""
+        """Raise ToolFault(TIMED_OUT) if the call was abandoned."""
         if self.flag:
             raise ToolFault(FaultKind.TIMED_OUT, "this call has been abandoned")
 
 
 class CallClock:
-    """The time that a call has (`add_timeout`); it stands while a person is asked something."""
+    """The time limit of a call (`add_timeout`); it is paused while a person is asked something."""
 
     __slots__ = ("_left_s", "_paused", "limit")
 
@@ -71,7 +72,7 @@ class CallClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The clock stands inside."""
+        """Pause the clock inside the block."""
         limit = self.limit
         if limit is None or limit.expired() or (limit.when() is None and not self._paused):
             yield
@@ -90,7 +91,7 @@ class CallClock:
 
 
 class CallContext(NamedTuple):
-    """One call on its way through the wrappers. Byte limits are the tighter of the settings' and the request's."""
+    """One call, passed through the wrappers. Byte limits are the tighter of the settings' and the request's."""
 
     request: ToolRequest
     settings: RuntimeSettings
@@ -107,13 +108,13 @@ class CallContext(NamedTuple):
         return self.request.arguments
 
     def need_thread(self) -> None:
-        """Raises NeedsThread on the event loop: what follows may take longer than a thread takes to begin."""
+        """Raise NeedsThread on the event loop, because the next step may take longer than starting a thread."""
         if self.at_once:
             raise NeedsThread
 
     @classmethod
     def make(cls, request: ToolRequest, settings: RuntimeSettings) -> CallContext:
-        """The context of `request` under `settings`."""
+        """Return the context of `request` under `settings`."""
         limits = request.constraints
         output = smallest(settings.max_output_bytes, limits.max_output_bytes) or 0
         file = smallest(settings.max_file_size_bytes, limits.max_file_size_bytes)
@@ -121,34 +122,35 @@ class CallContext(NamedTuple):
 
 
 def mark_of(request: ToolRequest) -> str:
-    """Unique to the call, since step ids are random; the same in the process that resumes its session. A digest, since
-    clients and gateways choose ids that no variable of a process can hold."""
+    """Return a mark that is unique to the call, because step ids are random, and the same in the process that resumes
+    its session. It is a digest, because clients and gateways choose ids that do not fit in an environment variable."""
     named = f"{request.task_id}/{request.step_id}/{request.tool_call_id}"
     return hashlib.sha256(named.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def place_to_keep(settings: RuntimeSettings, request: ToolRequest) -> str | None:
-    """The place where the call keeps what a file holds before it is written in place; None for nowhere."""
+    """Return the path where the call saves a file's content before it overwrites the file in place; None if it saves
+    none."""
     return None if settings.kept is None else os.path.join(settings.kept, mark_of(request))
 
 
 def smallest(*limits: int | None) -> int | None:
-    """The tightest of the limits; None for no limit."""
+    """Return the tightest of the limits; None for no limit."""
     return min([limit for limit in limits if limit is not None], default=None)
 
 
 Handler = Callable[[CallContext], Awaitable[ToolOutput]]
-"""Runs one call. Raises ToolFault for what the model should read, CancelledError when cancelled."""
+"""Runs one call. Raises ToolFault with a message for the model, CancelledError if cancelled."""
 Work = Callable[[CallContext], ToolOutput]
 """Runs one call, blocking. Raises ToolFault; with `at_once` NeedsThread, before it has done anything."""
 
 
 class Tool(NamedTuple):
-    """One tool of one provider, wrapped and ready to run; `codes` are its family's words for faults. `at_once` runs a
-    call that has nothing to wait for, and gives None for any other, of which nothing has been done. `names` are what
-    the model reads of a fault, where that is not the name of its code. `outcome` gives the result of a call whose host
-    died before it had the answer, None if unknown, and runs nothing for it. `check` finds what is wrong with arguments
-    that fit the schema, in words for the model."""
+    """One tool of one provider, wrapped and ready to run; `codes` are its family's fault codes. `at_once` runs a call
+    that need not wait, and returns None for any other call without doing any of it. `names` are the fault names that
+    the model reads, if they differ from the code's name. `outcome` returns the result of a call whose host died before
+    the answer came, None if unknown, and never runs the call. `check` describes problems of arguments that fit the
+    schema, in words for the model."""
 
     spec: ToolSpec
     run: Handler
@@ -163,7 +165,7 @@ class Provider(Protocol):
     """A source of tools: a family of this package, an MCP server, the backend service."""
 
     async def tools(self) -> Sequence[ToolSpec]:
-        """The tools that there are by now; the list may change while a session lasts."""
+        """Return the current tools; the list may change during a session."""
 
     def get(self, name: str) -> Tool | None:
         """Return the tool of this name; None if it is not this provider's."""
@@ -174,20 +176,20 @@ class Provider(Protocol):
         return Leftovers()
 
     async def aclose(self) -> None:
-        """Release what the provider holds."""
+        """Release the provider's resources."""
 
 
 class NeedsThread(Exception):
-    """A call is more than the event loop should wait for."""
+    """Raised if a call would take too long on the event loop."""
 
 
 def run_in_thread(work: Work, pool: DaemonPool, timeout_s: float) -> Handler:
-    """Runs `work` in a thread of the pool for `timeout_s` at most, its text within the limit."""
+    """Return a handler that runs `work` in a thread of the pool for at most `timeout_s` and limits its text."""
     return cap(add_timeout(lambda call: pool.run(lambda: work(call)), timeout_s))
 
 
 def run_at_once(work: Work) -> Callable[[CallContext], ToolOutput | None]:
-    """Runs `work` on the event loop where it is small and near."""
+    """Return a function that runs `work` on the event loop, or returns None if `work` needs a thread."""
 
     def run(call: CallContext) -> ToolOutput | None:
         try:
@@ -199,7 +201,8 @@ def run_at_once(work: Work) -> Callable[[CallContext], ToolOutput | None]:
 
 
 def add_timeout(handler: Handler, timeout_s: float) -> Handler:
-    """Ends a call after `timeout_s` (AH 7.4). Work that goes on in a thread sees that it is abandoned."""
+    """Wrap a handler to end a call after `timeout_s` (AH 7.4). Work that continues in a thread finds `abandoned`
+    set."""
 
     async def run(call: CallContext) -> ToolOutput:
         try:
@@ -216,7 +219,7 @@ def add_timeout(handler: Handler, timeout_s: float) -> Handler:
 
 
 def cap(handler: Handler) -> Handler:
-    """Cuts text that is over the output limit (TR 7.1), unless the tool has seen to it itself."""
+    """Wrap a handler to cut text over the output limit (TR 7.1), unless the tool has done so itself."""
 
     async def run(call: CallContext) -> ToolOutput:
         return cap_output(await handler(call), call)
@@ -225,14 +228,14 @@ def cap(handler: Handler) -> Handler:
 
 
 def cap_output(output: ToolOutput, call: CallContext) -> ToolOutput:
-    """The output within the limit of the call's text."""
+    """Cut the output's text to the call's limit."""
     if output.capped:
         return output
     return output._replace(text=truncate_text(output.text, call.max_output_bytes), capped=True)
 
 
 class FaultKind(Enum):
-    """The kind of a fault, in no family's words; `families/answers.py` has those."""
+    """The kind of a fault, independent of families; `families/answers.py` has the families' codes."""
 
     UNKNOWN_TOOL = auto()
     INVALID_ARGUMENT = auto()
@@ -257,8 +260,8 @@ class FaultKind(Enum):
 
 
 class ToolFault(Exception):
-    """A tool call that failed; `str()` is one line for the model, `partial` the output by then. `code` is the name that
-    another service of the interface has given it, in place of the family's."""
+    """A failed tool call; `str()` is one line for the model, `partial` the output so far. `code` is the error code that
+    another service of the interface gave, in place of the family's."""
 
     def __init__(
         self, kind: FaultKind, message: str, *, partial: ToolOutput | None = None, code: ErrorCode | None = None
@@ -270,17 +273,16 @@ class ToolFault(Exception):
 
 
 def judge_of(schema: Mapping[str, Any], *, foreign: bool = False) -> Judge:
-    """Return the judge of arguments by `schema`; a `foreign` one is brought by another program. Raises UnusableSchema
-    for one that cannot be used."""
+    """Return the judge of arguments for `schema`; a `foreign` one comes from another program. Raises UnusableSchema."""
     if not foreign:
         return own_judge(schema)
-    from tool_runtime.foreign_schema import foreign_judge  # a library of 15 MB, for those who need it
+    from tool_runtime.foreign_schema import foreign_judge  # a library of 15 MB, loaded only if needed
 
     return foreign_judge(schema)
 
 
 def encode(text: str, argument: str) -> bytes:
-    """The text of an argument in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
+    """Encode the text of an argument in UTF-8. Raises ToolFault(INVALID_ARGUMENT)."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -299,14 +301,14 @@ _KIND_OF_ERRNO = {
 
 
 def fault_of(error: OSError, subject: str) -> ToolFault:
-    """`error`, met while working on `subject` (a path, a command, an address), as a fault."""
+    """Convert `error`, raised by work on `subject` (a path, a command, an address), to a fault."""
     kind = _KIND_OF_ERRNO.get(error.errno or 0, FaultKind.SYSTEM)
     return ToolFault(kind, f"{error.strerror or type(error).__name__}: {subject}")
 
 
 @contextmanager
 def os_faults(subject: str) -> Iterator[None]:
-    """Turns an OSError of the block into the fault that it stands for."""
+    """Convert an OSError of the block to the corresponding fault."""
     try:
         yield
     except OSError as error:
@@ -322,10 +324,10 @@ SandboxLevel = Literal["none", "landlock", "namespace", "auto"]
 
 
 class SandboxSettings(NamedTuple):
-    """Settings of the sandbox for commands that have a `CommandScope`. `auto` is the strongest level that works here;
-    if the level does not work, commands run without, or are refused where it is `required`. `directory` is the
-    session's own, for what has to be known after a crash; None keeps nothing. `caches` has the caches of package
-    managers, and the scope has to let commands write there; None leaves them where they are."""
+    """Settings of the sandbox for commands that have a `CommandScope`. `auto` is the strongest level that works here.
+    If the level does not work, commands run without a sandbox, or are refused if it is `required`. `directory` belongs
+    to the session and keeps data that is needed after a crash; None keeps none. `caches` is a directory for the caches
+    of package managers, and the scope must let commands write there; None leaves the caches in their usual places."""
 
     level: SandboxLevel = "auto"
     required: bool = False
@@ -334,27 +336,26 @@ class SandboxSettings(NamedTuple):
 
 
 class RuntimeSettings(NamedTuple):
-    """Settings of one `LocalToolRouter`; a request's own constraints can only make it tighter. Units stand in the
-    names. `outside` is the clock and chance of the session (decision 0110), `workspace` an absolute real path and
-    RunCommand's default directory; `shell` is a program path, None for the platform's choice (TR 6.2). No child process
-    gets the variables of `secret_env` and those whose name looks like a secret, but for `env_passthrough`;
-    `env_allowed` are the only ones that they get besides these and those that every program needs, None for all.
-    `open_output` opens what a call of the session stored under a reference, and gives None for any other.
-    `address_allowed` says whether HttpRequest may connect to an IP address, whatever its host is called; None means
-    `policy.urls.address_is_public`, and no local names. `http_proxy` and `https_proxy` are the URLs of the proxies
-    for that scheme. `temporary` is where child processes put temporary files, None for the host's own place; output of
-    a command longer than `output_buffer_bytes` is spooled there. `on_output` is called on the event loop with every
-    chunk a command prints and must not block. `guard_processes`: what commands start ends with this process, also where
-    it is killed; it adopts orphans, and has a watcher process (`processes.guard`). Of the children that the rest of
-    this process starts it leaves alone those in its own process group, so one runtime of a process may ask for it.
+    """Settings of one `LocalToolRouter`; a request's own constraints can only tighten them. Names contain the units.
+    `outside` is the session's clock and source of randomness (decision 0110), `workspace` an absolute real path and
+    RunCommand's default directory; `shell` is a program path, None for the platform's choice (TR 6.2). Child processes
+    do not get the variables of `secret_env` or variables whose name looks like a secret, except those of
+    `env_passthrough`; apart from these and those that every program needs, they get only `env_allowed`, None for all.
+    `open_output` opens the output that a call of the session stored under a reference; it returns None for other
+    references. `address_allowed` decides if HttpRequest may connect to an IP address, whatever the name of its host;
+    None means `policy.urls.address_is_public`, and no local names. `http_proxy` and `https_proxy` are the URLs of the
+    proxies for that scheme. `temporary` is the directory for temporary files of child processes, None for the host's
+    default; output of a command longer than `output_buffer_bytes` is spooled there. `on_output` is called on the event
+    loop with every chunk a command prints and must not block. `guard_processes`: processes started by commands end with
+    this process, even if it is killed; it adopts orphans and has a watcher process (`processes.guard`). Of the other
+    children of this process it spares only those in its own process group, so only one runtime of a process may set it.
     `max_background` commands run in the background at once, each for `background_lifetime_s` at most, None for as long
-    as the session; the session has had `commands_before` before, so that ids do not come twice, and `commands` is told
-    of each. `native_roots` are real paths, the only places of the native family's tools; empty for the workspace.
-    Without `native_tls_checks` its requests take any certificate; `native_shadowed` are its tools that others take the
-    place of. The skills family passes over names that the globs `hidden_files` fit. Tools of the capabilities
-    `elsewhere` do not run here, but for those of sources elsewhere. `sandbox` None holds commands to no scope. `kept`
-    is a directory of the session for what a file holds before it is written in place, None to keep that in memory
-    alone."""
+    as the session; the session has started `commands_before` already, so that ids are not repeated, and `commands`
+    observes each. `native_roots` are real paths, the only places of the native family's tools; empty for the workspace.
+    Without `native_tls_checks` its requests accept any certificate; `native_shadowed` are its tools that other tools
+    replace. The skills family skips names that match the globs `hidden_files`. Tools with a capability in `elsewhere`
+    run only if they belong to a remote source. If `sandbox` is None, commands are not sandboxed. `kept` is a directory
+    of the session for the content of files before they are overwritten in place, None to keep it only in memory."""
 
     workspace: str
     outside: Outside
@@ -400,15 +401,15 @@ class RuntimeSettings(NamedTuple):
 
     @property
     def default_command_s(self) -> float:
-        """The seconds of a command that names none."""
+        """Timeout in seconds of a command that names none."""
         return min(self.command_timeout_s, self.command_timeout_max_s)
 
     @property
     def default_request_s(self) -> float:
-        """The seconds of a request that names none."""
+        """Timeout in seconds of a request that names none."""
         return min(self.http_timeout_s, self.http_timeout_max_s)
 
     @property
     def writable_places(self) -> tuple[str, ...]:
-        """The places that tools and commands write to: the host starts none of its own programs from there."""
+        """Directories that tools and commands write to; the host starts none of its own programs from there."""
         return (self.workspace, *self.native_roots, *(() if self.temporary is None else (self.temporary,)))

@@ -1,5 +1,5 @@
-"""Output of tools: read, cut and kept whole. Here, bytes to text: byte order marks, the encoding fallback chain
-(TR 6.3), binary detection."""
+"""Tool output: decoding, truncation and storage. This module has byte order marks, the encoding fallback chain (TR
+6.3), binary detection and truncation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SNIFF_BYTES: Final = 8192
 _PRINTABLE: Final = bytes(code for code in range(256) if code >= 32 or code in b"\t\n\r\f\b\x1b")
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it starts with
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, because it starts with UTF-16's mark
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -23,7 +23,7 @@ _BOMS: Final = (
 
 
 def is_encoding(name: str) -> bool:
-    """True if `name` is a text encoding that Python has."""
+    """True if Python supports the text encoding `name`."""
     try:
         codecs.lookup(name)
         "".encode(name)
@@ -33,7 +33,7 @@ def is_encoding(name: str) -> bool:
 
 
 def strip_bom(head: bytes) -> tuple[int, str | None]:
-    """Length of the byte order mark that `head` starts with, and the encoding it stands for."""
+    """Return the length of the byte order mark at the start of `head`, and its encoding."""
     for mark, encoding in _BOMS:
         if head.startswith(mark):
             return len(mark), encoding
@@ -41,13 +41,13 @@ def strip_bom(head: bytes) -> tuple[int, str | None]:
 
 
 def looks_binary(head: bytes) -> bool:
-    """True if bytes without a byte order mark are no text in any encoding of the chain: they hold a NUL early on."""
+    """True if bytes without a byte order mark are treated as binary: the first 8192 contain a NUL."""
     return b"\0" in head[:_SNIFF_BYTES]
 
 
 def is_unprintable(head: bytes) -> bool:
-    """True if more than 30% of the first bytes are control characters or no UTF-8 (NT). Letters of all languages can be
-    printed."""
+    """True if more than 30% of the first bytes are control characters or invalid UTF-8 (NT). Letters of all languages
+    are printable."""
     head = head[:_SNIFF_BYTES]
     unprintable = len(head.translate(None, _PRINTABLE))
     if not head.isascii():
@@ -56,14 +56,14 @@ def is_unprintable(head: bytes) -> bool:
 
 
 def candidates(encoding: str | None, os_default: str) -> Sequence[str]:
-    """Encodings to try in order (TR 6.3). Latin-1 is last: it takes everything."""
+    """Return the encodings to try, in order (TR 6.3). Latin-1 is last because it decodes any bytes."""
     if encoding is not None and codecs.lookup(encoding).name != "utf-8":
         return (encoding,)
     return tuple(dict.fromkeys(("utf-8", codecs.lookup(os_default).name, "iso8859-1")))
 
 
 def decode_body(data: bytes, charset: str | None = None) -> str | None:
-    """Text of an HTTP body, or None when it is binary. A wrong or unknown charset falls back like a file's."""
+    """Decode an HTTP body; None if it is binary. A wrong or unknown charset falls back to UTF-8, then Latin-1."""
     skip, marked = strip_bom(data)
     if marked is None and looks_binary(data):
         return None
@@ -77,37 +77,38 @@ def decode_body(data: bytes, charset: str | None = None) -> str | None:
 
 
 def charset_of(content_type: str) -> str | None:
-    """The charset that a header names, None where it names none."""
+    """Return the charset in a Content-Type header; None if there is none."""
     pairs = (parameter.partition("=") for parameter in content_type.split(";")[1:])
     return next((value.strip().strip("\"'") for name, _, value in pairs if name.strip().lower() == "charset"), None)
 
 
 def decode_output(data: bytes, *, crlf: bool) -> str:
-    """Text of what a command printed: UTF-8 with the replacement character; `crlf` turns line ends into `\\n`."""
+    """Decode a command's output as UTF-8 with replacement characters; `crlf` converts `\\r\\n` to `\\n`."""
     text = data.decode("utf-8", "replace")
     return text.replace("\r\n", "\n") if crlf else text
 
 
-# Head and tail of what is too long (TR 7.1), in bounded memory and never cutting inside a UTF-8 character.
+# Head and tail of long output (TR 7.1), in bounded memory and never cutting inside a UTF-8 character.
 #
-# The marker is one for all tools: it says how many bytes are missing and of how many. It comes on top of the limit.
+# All tools use the same marker, which gives the numbers of missing and of total bytes. It does not count towards the
+# limit.
 
 
 HEAD_PERCENT: Final = 80
 
 
 def marker(omitted: int, total: int) -> bytes:
-    """The line that stands where `omitted` of `total` bytes were left out."""
+    """Return the line that replaces `omitted` of `total` bytes."""
     return b"\n[... truncated %d bytes of %d ...]\n" % (omitted, total)
 
 
 def head_size(limit: int) -> int:
-    """Bytes of the head when `limit` bytes may stay."""
+    """Return the size of the head if `limit` bytes may remain."""
     return limit * HEAD_PERCENT // 100
 
 
 def truncate(data: bytes, limit: int) -> bytes:
-    """`data`, or its head and tail of at most `limit` bytes together around a marker."""
+    """Return `data`, or its head and tail (together at most `limit` bytes) around a marker."""
     if len(data) <= limit:
         return data
     head = head_size(limit)
@@ -115,7 +116,7 @@ def truncate(data: bytes, limit: int) -> bytes:
 
 
 def truncate_text(text: str, limit: int) -> str:
-    """`truncate` for text, measured in UTF-8 bytes."""
+    """Truncate text like `truncate`, measured in UTF-8 bytes."""
     if len(text) * 4 <= limit:
         return text
     data = text.encode("utf-8", "surrogatepass")
@@ -123,7 +124,7 @@ def truncate_text(text: str, limit: int) -> str:
 
 
 def truncate_characters(text: str, limit: int) -> str:
-    """The text, or of a longer one the head and tail, of `limit` characters together, around a line that says so."""
+    """Return the text, or its head and tail (together `limit` characters) around a line that reports the cut."""
     if len(text) <= limit:
         return text
     head = head_size(limit)
@@ -131,19 +132,19 @@ def truncate_characters(text: str, limit: int) -> str:
 
 
 def join_ends(head: bytes, tail: bytes, total: int) -> bytes:
-    """`head` and `tail` of a stream of `total` bytes around a marker, without a character that is cut."""
+    """Join `head` and `tail` of a stream of `total` bytes around a marker, without incomplete characters."""
     head = whole_end(head)
     return head + mark_tail(len(head), tail, total)
 
 
 def mark_tail(head_bytes: int, tail: bytes, total: int) -> bytes:
-    """The end of a stream of `total` bytes after its first `head_bytes`: a marker and its tail."""
+    """Return a marker and `tail`, to follow the first `head_bytes` of a stream of `total` bytes."""
     tail = whole_start(tail)
     return marker(total - head_bytes - len(tail), total) + tail
 
 
 def whole_end(data: bytes) -> bytes:
-    """`data` without a character that is cut at its end."""
+    """Return `data` without an incomplete character at its end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte < 0x80:
@@ -155,22 +156,23 @@ def whole_end(data: bytes) -> bytes:
 
 
 def whole_start(data: bytes) -> bytes:
-    """`data` without the rest of a character that is cut at its start."""
+    """Return `data` without the rest of an incomplete character at its start."""
     for start in range(4):
         if data[start : start + 1] < b"\x80" or data[start] >= 0xC0:
             return data[start:]
-    return data  # no UTF-8 at all
+    return data  # not UTF-8
 
 
 class _Gap(NamedTuple):
-    """The place where bytes of a stream are `missing`: the line that says so begins at `start` and ends at `end`."""
+    """Position of the line, from `start` to `end`, that reports `missing` bytes of a stream."""
 
     start: int
     end: int
     missing: int
 
     def join(self, head: bytes, tail: bytes, total: int) -> bytes:
-        """`join_ends`, with the line whole or not at all; without it, what is missing counts as left out."""
+        """Join like `join_ends`, with the line complete or absent; if it is absent, the missing bytes count as left
+        out."""
         tail_at = total - len(tail)
         if self.end <= len(head) or tail_at <= self.start:
             return join_ends(head, tail, total)
@@ -179,7 +181,8 @@ class _Gap(NamedTuple):
 
 
 class HeadTail:
-    """Collects a stream of any length in about two times `limit` bytes; each chunk costs time in its own length."""
+    """Collects a stream of any length in about twice `limit` bytes of memory; a chunk costs time proportional to its
+    length."""
 
     def __init__(self, limit: int) -> None:
         self.total = 0
@@ -191,7 +194,7 @@ class HeadTail:
         self._tail = bytearray()
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Add the next bytes of the stream."""
         self.total += len(chunk)
         room = self._head_size - len(self._head)
         if room > 0:
@@ -206,11 +209,11 @@ class HeadTail:
 
     @property
     def lines_before_cut(self) -> int | None:
-        """The number of lines that end before the part that is left out; None if all of it is kept."""
+        """The number of lines that end before the omitted part; None if nothing is omitted."""
         return None if self.total <= self._limit else whole_end(bytes(self._head)).count(b"\n")
 
     def skip(self, count: int) -> None:
-        """Say once that `count` bytes are not given here; where the line is left out, they count as left out."""
+        """Report with one line that `count` bytes are skipped; if that line is cut, they count as left out."""
         line = b"\n[... %d bytes were not looked at ...]\n" % count
         self._gap = _Gap(self.total, self.total + len(line), count)
         self.add(line)
@@ -231,5 +234,5 @@ class HeadTail:
         return self._gap.join(head, tail, self.total)
 
     def tail(self, size: int) -> bytes:
-        """The last `size` bytes, as far as they are still here."""
+        """Return the last `size` bytes, or as many as are still kept."""
         return bytes(self._tail[max(0, len(self._tail) - min(size, self._tail_size)) :])

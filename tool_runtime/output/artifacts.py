@@ -1,7 +1,7 @@
-"""Artifacts (TR 7.2): what is too long for the thread, for the host to store.
+"""Artifacts (TR 7.2): output that is too long for the conversation, for the host to store.
 
-The whole of a stream is kept for one: a little of it in memory, and all of it in a file when it is longer. The file has
-no name, is readable by nobody else (0600), and goes when it is closed and with the process.
+The whole stream is kept: in memory if it is short, otherwise in a file. The file has no name, is readable only by its
+owner (0600), and disappears when it is closed or the process ends.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ _LONGEST_CHARACTER: Final = 4
 
 
 class SpillRoom:
-    """The bytes that may still be kept of all streams of a call together."""
+    """The number of bytes that may still be kept, for all streams of a call together."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
 
 class Spill:
-    """The first bytes of a stream, as far as there is `room` for them, and, when there was more, the end of it.
-    `kept_bytes` are kept, of which `buffer_bytes` are held in memory; what is longer lies in a file in `directory`,
-    None for the host's own place for temporary files. `problem` says why that file could not be written: what there was
-    until then is kept."""
+    """Keeps the first bytes of a stream, as many as `room` allows. `kept_bytes` counts them. Up to `buffer_bytes` they
+    are in memory, otherwise in a file in `directory`, None for the host's default directory for temporary files.
+    `problem` is the reason if that file could not be written; the bytes until then are kept."""
 
     def __init__(self, room: SpillRoom, buffer_bytes: int, directory: str | None) -> None:
         self.problem: str | None = None
@@ -50,8 +49,8 @@ class Spill:
         self._file: IO[bytes] | None = None
 
     def add(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream, as far as they fit. A file is written at once, on the event loop: a chunk
-        is short, and a file that nobody syncs takes it as fast as memory does."""
+        """Add the next bytes of the stream, as many as fit. A file is written immediately, on the event loop, because a
+        chunk is short and a write without a sync is as fast as memory."""
         room = self._room
         if room.left <= 0 or self.problem is not None:
             return
@@ -69,7 +68,7 @@ class Spill:
             self.problem = error.strerror or str(error)
 
     def read(self, start: int, size: int) -> bytes:
-        """Up to `size` of the bytes that are kept, from byte `start` on. Raises OSError."""
+        """Return up to `size` of the kept bytes, from byte `start` on. Raises OSError."""
         size = min(size, self.kept_bytes - start)
         if size <= 0:
             return b""
@@ -78,14 +77,14 @@ class Spill:
                 return held[start : start + size].tobytes()
         self._file.seek(start)
         data = self._file.read(size)
-        self._file.seek(self.kept_bytes)  # `add` goes on there
+        self._file.seek(self.kept_bytes)  # `add` continues there
         if len(data) < size:
             raise OSError("the file is shorter than the written data")
         return data
 
     def content(self, ends: HeadTail) -> bytes | Spooled:
-        """Everything, or what was kept, a marker and the tail of `ends`. A file is its owner's to close from here
-        on."""
+        """Return the whole stream, or the kept bytes, a marker and the tail of `ends`. The caller must close a returned
+        file."""
         missing = ends.total - self.kept_bytes
         if self._file is None:
             kept = self._buffer.getvalue()
@@ -97,14 +96,14 @@ class Spill:
         return SpooledFile(file, whole, mark_tail(whole, ends.tail(missing), ends.total))
 
     def close(self) -> None:
-        """Let go of what nobody asked for."""
+        """Close the file, unless `content` has returned it."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _spool(self) -> IO[bytes]:
-        """A file with what the buffer held. Raises OSError; then the buffer is as it was."""
-        from tempfile import TemporaryFile  # a tenth of a start, and most commands print little
+        """Move the buffer's bytes to a new file. Raises OSError and then leaves the buffer unchanged."""
+        from tempfile import TemporaryFile  # its import is a tenth of the startup time, and most commands print little
 
         current.give_back_large_memory()  # its caller has all of it in memory
 
@@ -120,15 +119,15 @@ class Spill:
 
 
 class SpooledFile:
-    """See Spooled: the first `size` bytes of a file, and an `ending` behind them. It owns the file."""
+    """A Spooled: the first `size` bytes of a file, followed by `ending`. It owns the file."""
 
     def __init__(self, file: IO[bytes], size: int, ending: bytes = b"") -> None:
         self._file = file
         self._bytes = size
         self.size = size + len(ending)
         self._ending = ending
-        # A reader in a thread may go on after its caller was cancelled and has closed this: its number may be another
-        # file's by then.
+        # A reader in a thread may continue after its cancelled caller has closed this; by then the descriptor may
+        # belong to another file.
         self._guard = threading.Lock()
 
     def pieces(self) -> Iterator[bytes]:
@@ -165,7 +164,7 @@ def _write(file: IO[bytes], data: bytes) -> Iterator[int]:
 
 
 def _cut_at_end(file: IO[bytes], size: int) -> int:
-    """The number of the first `size` bytes that are the beginning of a character whose end is not among them."""
+    """Count the bytes of an incomplete character at the end of the first `size` bytes."""
     try:
         file.seek(max(0, size - _LONGEST_CHARACTER))
         last = file.read(min(size, _LONGEST_CHARACTER))
@@ -175,18 +174,18 @@ def _cut_at_end(file: IO[bytes], size: int) -> int:
 
 
 def tool_output(request: ToolRequest, content: bytes | Spooled, *, part: str, content_type: str = PLAIN) -> Artifact:
-    """The full output of a call; `part` says which output, as `stdout` or `body`."""
+    """Make the artifact of a call's full output; `part` names the output, for example `stdout` or `body`."""
     name = f"{request.tool_name}-{request.tool_call_id}-{part}.txt"
     return Artifact("tool_output", name, content_type, content, part=part)
 
 
 def file_diff(request: ToolRequest, data: bytes) -> Artifact:
-    """The unified diff that a write made."""
+    """Make the artifact of a write's unified diff."""
     return Artifact("file_diff", f"{request.tool_name}-{request.tool_call_id}.diff", DIFF, data)
 
 
 def make_diff(before: bytes | None, after: bytes, path: str) -> bytes:
-    """The diff that turns `before` (None: no file) into `after`; empty when they are the same."""
+    """Return the diff from `before` (None: no file) to `after`; empty if they are equal."""
     if before == after:
         return b""
     name = path.encode("utf-8", "replace")
@@ -197,6 +196,6 @@ def make_diff(before: bytes | None, after: bytes, path: str) -> bytes:
 
 
 def size_note(before_bytes: int, after_bytes: int, path: str) -> bytes:
-    """The text in place of a diff when the earlier content was too large to keep."""
+    """Return the text that replaces a diff if the earlier content was too large to keep."""
     name = path.encode("utf-8", "replace")
     return b"--- %s\n+++ %s\nReplaced %d bytes by %d bytes\n" % (name, name, before_bytes, after_bytes)

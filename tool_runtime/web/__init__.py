@@ -1,5 +1,5 @@
-"""The hosts that may be asked, by their names and by the addresses that they lead to (TR 8.3): for the HTTP tools, and
-for the proxy of commands."""
+"""Rules for the hosts that requests may reach, by name and by resolved address (TR 8.3), for the HTTP tools and for the
+proxy of commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1")
 
 
 class Blocked(ToolFault):
-    """A host, or an address that it leads to, that policy blocks."""
+    """Fault for a host that policy blocks by its name or by a resolved address."""
 
     def __init__(self, what: str) -> None:
         super().__init__(FaultKind.OUT_OF_SCOPE, f"policy blocks {what}")
@@ -43,8 +43,8 @@ class DomainScope(NamedTuple):
 
 
 class Network(NamedTuple):
-    """Rules for all requests. `address_allowed` judges an IP address; with `local_names` names that are local by
-    convention are as good as others. `proxies` maps schemes to URLs."""
+    """Rules for all requests. `address_allowed` judges an IP address; `local_names` permits names that are local by
+    convention. `proxies` maps schemes to URLs."""
 
     address_allowed: Callable[[str], bool]
     local_names: bool = False
@@ -52,7 +52,7 @@ class Network(NamedTuple):
 
 
 def network_under(settings: RuntimeSettings) -> Network:
-    """The rules for requests under these settings."""
+    """Return the rules for requests under these settings."""
     allowed, proxies = settings.address_allowed, {"http": settings.http_proxy, "https": settings.https_proxy}
     return Network(
         address_is_public if allowed is None else allowed,
@@ -62,7 +62,7 @@ def network_under(settings: RuntimeSettings) -> Network:
 
 
 class Gate:
-    """The gate of one scope: hosts by their names, and the addresses that they lead to."""
+    """Checks hosts, by name and by resolved address, against one scope."""
 
     def __init__(self, scope: DomainScope, network: Network) -> None:
         self._scope = scope
@@ -71,7 +71,8 @@ class Gate:
         self._blocked = domain_rules(scope.blocked or ())
 
     def check_url(self, url: str) -> None:
-        """Raises ToolFault for a hop that policy would refuse: OUT_OF_SCOPE, Blocked among them, ADDRESS_REFUSED."""
+        """Raise ToolFault for a hop that policy would deny: OUT_OF_SCOPE (Blocked is one of these) or
+        ADDRESS_REFUSED."""
         host, port = target_of(url)
         if blocking_rule(host, self._blocked, port) is not None:
             raise Blocked(f"this domain: {host_and_port(url)}")
@@ -81,15 +82,15 @@ class Gate:
             raise _local(host)
 
     def is_local(self, host: str) -> bool:
-        """True if a canonical host is of this machine or network by its spelling."""
+        """True if the spelling of a canonical host shows that it belongs to this machine or network."""
         if is_address(host):
             return not self._network.address_allowed(host)
         return is_local_name(host) and not self._network.local_names
 
     def check_addresses(self, host: str, port: int, addresses: Iterable[str]) -> None:
-        """Raises ToolFault unless each of the addresses that a host leads to may be connected to. A local host that the
-        scope names may lead anywhere. Another name may lead to a local address only where the scope names that address
-        as well: who answers for a name would else decide which local service is asked."""
+        """Raise ToolFault unless every address of a host may be connected to. A local host that the scope names may
+        resolve to any address. Another name that the scope names may resolve to a local address only if the scope names
+        that address too; otherwise, the owner of the name could choose which local service is reached."""
         host = canonical_domain(host)
         trusted = self._names(host, port)
         for address in addresses:
@@ -101,13 +102,13 @@ class Gate:
                 raise _local(host, address)
 
     def opens_here(self, address: str, port: int) -> bool:
-        """True if the scope names this address of the loopback, or `localhost`: what listens there may be reached
-        without a name. One listener may answer at several, so what is blocked at one is blocked at all."""
+        """True if the scope names this loopback address or `localhost`, so that a listener there may be reached by
+        address. A listener may answer at several loopback addresses, so a block of one applies to all."""
         is_named = any(self._names(one, port) for one in ("localhost", address))
         return is_named and not any(self._blocks(one, port) for one in ("localhost", address, *_LOOPBACK))
 
     def _names(self, host: str, port: int) -> bool:
-        """True if an entry of the scope is for this very host or address, and no star."""
+        """True if an entry of the scope names exactly this host or address, without a wildcard."""
         rule = matching_rule(_canonical(host), self._allowed, port)
         return rule is not None and not rule.startswith("*")
 
@@ -117,13 +118,13 @@ class Gate:
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """The addresses that a name leads to. Blocks; raises OSError."""
+    """Resolve a name to its addresses. Blocks; raises OSError."""
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def _canonical(host: str) -> str:
-    """A host or address in canonical form; empty for text that is neither, such as an address with a scope."""
+    """Return a host or address in canonical form; empty for text that is neither, such as an address with a scope."""
     try:
         return canonical_domain(host)
     except UrlProblem:

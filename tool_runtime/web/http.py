@@ -1,11 +1,12 @@
-"""One HTTP exchange with its redirects (TR 4.5, 8.3). Importing this loads httpx: do it when the first request comes.
+"""One HTTP exchange with its redirects (TR 4.5, 8.3). Importing this module loads httpx, so import it at the first
+request.
 
-Each hop is judged again by all rules of its scope. Proxies are those of the configuration, never those of the
-environment. No cookies, no automatic decoding.
+Each hop is judged again by all rules of its scope. Proxies come from the configuration, never from the environment.
+There are no cookies and no automatic decoding.
 
-Names are resolved here, and the connection goes to an address that was checked: a name that answers differently a
-moment later (DNS rebinding) changes nothing. Above the connection everything keeps the name: Host, SNI, certificate and
-pool. A pool of connections serves requests under one and the same scope, so that none is reused under another.
+Names are resolved here, and the connection goes to an address that was checked, so a name that resolves differently a
+moment later (DNS rebinding) has no effect. Everything above the connection uses the name: Host, SNI, certificate and
+pool. A connection pool serves requests of a single scope, so that no connection is reused under another.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _OURS: Final = frozenset((
     "accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization",
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 ))  # fmt: skip
-"""Headers that frame the message or choose where it goes; never the model's."""
+"""Headers that frame or route the message; the model cannot set them."""
 _HARMLESS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
 """Headers that are kept when a redirect leaves the origin: any other may be a credential."""
 _MAX_POOLS: Final = 32
 
 
 class HttpParams(NamedTuple):
-    """One request. `timeout_s` covers the whole exchange, redirects included. A 2xx response has a body of
-    `max_saved_bytes` at most, None for the client's limit; of one longer than `cut_body_bytes` so much is taken, and it
-    is no failure."""
+    """One request. `timeout_s` covers the whole exchange, redirects included. The body of a 2xx response has at most
+    `max_saved_bytes`, None for the client's limit. A body longer than `cut_body_bytes` is cut there, which is not a
+    failure."""
 
     url: str
     method: str
@@ -61,7 +62,7 @@ class HttpParams(NamedTuple):
 
 
 class HttpOutcome(NamedTuple):
-    """The last hop's answer. Header names are lower case; `body` is unpacked, and has more if it is `body_cut`."""
+    """The last hop's response. Header names are lower case; `body` is decompressed, and incomplete if `body_cut`."""
 
     url: str
     status: int
@@ -72,15 +73,15 @@ class HttpOutcome(NamedTuple):
 
 
 class HttpClient:
-    """The pooled connections of a family under its settings; made on a running loop, closed on the same. Without
-    `tls_checks` requests take any certificate."""
+    """The pooled connections of a family under its settings; created and closed on the same running loop. Without
+    `tls_checks` requests accept any certificate."""
 
     def __init__(self, settings: RuntimeSettings, pool: DaemonPool, *, tls_checks: bool) -> None:
         self._threads = pool
         self._network = network_under(settings)
         self._max_body_bytes = settings.http_max_body_bytes
         self._max_redirects = settings.http_max_redirects
-        # The user's SSL_CERT_FILE counts here: networks with a certificate authority of their own need it.
+        # The user's SSL_CERT_FILE applies here, because networks with their own certificate authority need it.
         self._tls = httpx.create_ssl_context(verify=tls_checks, trust_env=True)
         self._gates: dict[DomainScope, Gate] = {}
         self._pools: dict[tuple[DomainScope, str | None], httpcore.AsyncConnectionPool] = {}
@@ -88,7 +89,7 @@ class HttpClient:
     async def fetch(
         self, request: ToolRequest, body: bytes, headers: Mapping[str, str], timeout_s: float, **limits: int | None
     ) -> HttpOutcome:
-        """The answer to the request that the call's `url` and `method` name; for the limits see HttpParams. Raises
+        """Send the request that the call's `url` and `method` describe; for the limits see HttpParams. Raises
         ToolFault: INVALID_ARGUMENT, ADDRESS_REFUSED, OUT_OF_SCOPE, NETWORK, RESPONSE_TOO_LARGE, TIMED_OUT."""
         arguments, granted = request.arguments, request.constraints
         domains, method = DomainScope(granted.allowed_domains, granted.blocked_domains), arguments.get("method", "GET")
@@ -144,7 +145,8 @@ class HttpClient:
         return HttpOutcome(str(url), response.status, reason, headers, body, cut)
 
     def _pool_for(self, params: HttpParams, gate: Gate) -> httpcore.AsyncConnectionPool:
-        """The pool for a URL that the gate has let through. A proxy is not in the network of local hosts."""
+        """Return the pool for a URL that passed the gate. Local hosts are reached directly, because a proxy is not in
+        their network."""
         scheme = params.url.partition(":")[0].lower()
         proxy = None if gate.is_local(target_of(params.url)[0]) else self._network.proxies.get(scheme)
         key = (params.domains, proxy)
@@ -163,10 +165,11 @@ class HttpClient:
 
 
 def parse_url(text: str) -> httpx.URL:
-    """`text` as a URL that may be asked at all (TR 8.3). Raises ToolFault(INVALID_ARGUMENT)."""
+    """Parse `text` as a URL that can be requested (TR 8.3). Raises ToolFault(INVALID_ARGUMENT)."""
     try:
         url = httpx.URL(text)
-        # What policy judged and what is connected to must be one host, whatever each parser makes of odd spellings.
+        # The host that policy judged must be the host that is connected to, even if two parsers read an odd spelling
+        # differently.
         if host_of(str(url)) != host_of(text):
             raise UrlProblem("the host can be read in two ways")
     except (httpx.InvalidURL, ValueError) as error:
@@ -175,7 +178,7 @@ def parse_url(text: str) -> httpx.URL:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raises ToolFault(INVALID_ARGUMENT) for a header that could split, reframe or redirect the message."""
+    """Raise ToolFault(INVALID_ARGUMENT) for a header that could split, reframe or redirect the message."""
     for name, value in headers.items():
         if name.lower() in _OURS:
             raise ToolFault(FaultKind.INVALID_ARGUMENT, f"the header {name} cannot be set")
@@ -184,7 +187,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def follow_redirect(params: HttpParams, url: httpx.URL, location: str, status: int) -> HttpParams:
-    """The next request after a redirect from `url`; over to another origin only harmless headers go along."""
+    """Return the next request after a redirect from `url`; only harmless headers are sent to another origin."""
     try:
         target = url.join(location).copy_with(fragment=None)
     except (httpx.InvalidURL, ValueError) as error:
@@ -212,7 +215,8 @@ def _headers(params: HttpParams, url: httpx.URL) -> list[tuple[bytes, bytes]]:
 
 
 async def _body(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit: int) -> bytes:
-    """The whole body. Unpacking stops at the limit too: a small answer may unpack to gigabytes."""
+    """Read the whole body. Decompression stops at the limit too, because a small response may decompress to
+    gigabytes."""
     declared = headers.get("content-length", "")
     is_longer = declared.isdigit() and int(declared) > limit
     if not is_longer:
@@ -223,7 +227,7 @@ async def _body(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit:
 
 
 async def _beginning(stream: AsyncIterator[bytes], headers: Mapping[str, str], limit: int) -> tuple[bytes, bool]:
-    """The body, `limit` bytes of it at most, and whether it has more."""
+    """Read at most `limit` bytes of the body; the flag is True if there are more."""
     coding = headers.get("content-encoding", "identity").strip().lower()
     unpack = _Inflate() if coding in ("gzip", "x-gzip", "deflate") else None
     body = bytearray()
@@ -236,11 +240,11 @@ async def _beginning(stream: AsyncIterator[bytes], headers: Mapping[str, str], l
 
 class _Inflate:
     def __init__(self) -> None:
-        self._engine = zlib.decompressobj(zlib.MAX_WBITS | 32)  # finds out itself whether it is gzip or zlib
+        self._engine = zlib.decompressobj(zlib.MAX_WBITS | 32)  # detects gzip or zlib itself
         self._fresh = True
 
     def take(self, chunk: bytes, room: int) -> bytes:
-        """Unpack `chunk` to `room` bytes at most. Raises ToolFault(NETWORK) for what is not compressed data."""
+        """Decompress `chunk` to at most `room` bytes. Raises ToolFault(NETWORK) for data that is not compressed."""
         try:
             return self._engine.decompress(chunk, room)
         except zlib.error as error:
@@ -262,8 +266,8 @@ def _proxy(url: str, tls: SSLContext) -> httpcore.Proxy:
 
 
 class _CheckedBackend(httpcore.AsyncNetworkBackend):
-    """Resolves names itself and connects only to addresses that the gate lets through, all of the name's or none.
-    Without a gate it connects to a proxy, which the user has named."""
+    """Resolves names itself and connects only if the gate accepts all addresses of the name. Without a gate it connects
+    to a proxy that the user configured."""
 
     def __init__(self, pool: DaemonPool, gate: Gate | None) -> None:
         self._pool = pool
@@ -278,7 +282,7 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """As httpcore says. Raises ToolFault: ADDRESS_REFUSED, OUT_OF_SCOPE."""
+        """See httpcore. Raises ToolFault: ADDRESS_REFUSED, OUT_OF_SCOPE."""
         addresses = await self._pool.run(lambda: resolve(host, port))
         if self._gate is not None:
             self._gate.check_addresses(host, port, addresses)

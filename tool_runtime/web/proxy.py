@@ -1,7 +1,7 @@
-"""The way to allowed hosts for one command that is held: a proxy of HTTP in this process, on loopback.
+"""HTTP proxy for one sandboxed command, in this process and on loopback: its only way to allowed hosts by name.
 
-It goes by the rules and the checks of addresses of the HTTP tools. What passes after a CONNECT is not looked into: a
-certificate is checked by the program itself. The supervisor lets only the command's own processes reach the port.
+It applies the domain rules and address checks of the HTTP tools. Traffic after a CONNECT is not inspected; the program
+itself checks the certificate. The supervisor lets only the command's own processes reach the port.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _BUFFER: Final = 64 * 1024
 _HEAD_S: Final = 30.0
 _PAUSE_S: Final = 0.05
-_MAX_CONNECTIONS: Final = 128  # so many at once for one command: others wait. Each takes two of the host's descriptors
+_MAX_CONNECTIONS: Final = 128  # at once for one command; others wait. Each takes two of the host's descriptors
 _CONNECT_S: Final = 30.0
 _RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
 
 
 class Upstream(NamedTuple):
-    """A proxy of the user: where it is, and a header line with what it asks for."""
+    """A proxy that the user configured: its address, and the authorization header line that it requires."""
 
     host: str
     port: int
@@ -42,8 +42,7 @@ class Upstream(NamedTuple):
 
     @classmethod
     def read(cls, url: str) -> Upstream:
-        """The proxy that a URL names. One that is reached by TLS is not used: nothing is reached then where only it
-        leads."""
+        """Read the proxy that a URL names. The scheme is ignored: the connection to the proxy never uses TLS."""
         parts = urlsplit(url)
         authorization = None
         if parts.username is not None:
@@ -55,12 +54,12 @@ class Upstream(NamedTuple):
 def proxy_of(
     scope: CommandScope, runtime: RuntimeSettings, report: Callable[[Denial], None], pool: DaemonPool
 ) -> DomainProxy:
-    """The proxy of one command under `scope`; `report` is told of each host that it was denied."""
+    """Start the proxy of one command under `scope`; `report` receives a Denial for each denied host."""
     return DomainProxy(DomainScope(scope.domains, scope.blocked_domains), network_under(runtime), report, pool)
 
 
 class DomainProxy:
-    """Listens as soon as it is made, on the running loop; `aclose` ends it with all that goes through it."""
+    """Listens on the running loop from its creation; `aclose` ends it with all its connections."""
 
     def __init__(
         self, domains: DomainScope, network: Network, report: Callable[[Denial], None], pool: DaemonPool
@@ -77,7 +76,7 @@ class DomainProxy:
         self._task = asyncio.create_task(self._serve(), name="sandbox-proxy")
 
     def allows(self, host: str) -> bool:
-        """True if a host may be asked by its name, at the usual port."""
+        """True if a host may be reached by name at the HTTPS port."""
         try:
             self._gate.check_url(f"https://{host}/")
         except (ToolFault, UrlProblem):
@@ -85,11 +84,12 @@ class DomainProxy:
         return True
 
     def opens_here(self, address: str, port: int) -> bool:
-        """True if what listens at an address of the loopback may be reached past the proxy, as programs do."""
+        """True if a listener at a loopback address may be reached without the proxy, because programs connect to
+        loopback directly."""
         return self._gate.opens_here(address, port)
 
     async def aclose(self) -> None:
-        """Listen no longer, and cut what goes through. Harmless when repeated."""
+        """Stop listening and close all connections. May be called again."""
         tasks = [self._task, *self._running]
         for task in tasks:
             task.cancel()
@@ -102,7 +102,7 @@ class DomainProxy:
             await self._places.acquire()
             try:
                 connection, _ = await loop.sock_accept(self._socket)
-            except OSError:  # no descriptor is left, or the program has gone again
+            except OSError:  # no descriptor is left, or the program disconnected
                 self._places.release()
                 await asyncio.sleep(_PAUSE_S)
                 continue
@@ -147,7 +147,7 @@ class DomainProxy:
             else:
                 more = () if upstream is None or upstream.authorization is None else (upstream.authorization,)
                 server_writer.write(wanted.head(for_proxy=upstream is not None, more=more))
-            async with asyncio.TaskGroup() as group:  # until both ends have nothing more to send, or one is gone
+            async with asyncio.TaskGroup() as group:  # until both ends have no more to send, or one disconnects
                 group.create_task(_pass_on(reader, server_writer))
                 group.create_task(_pass_on(server_reader, writer))
         finally:
@@ -159,11 +159,11 @@ class DomainProxy:
         return self._upstreams.get("https" if wanted.is_tunnel else "http")
 
     async def _connect(self, wanted: ProxyRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connected to a host that may be asked. Raises ToolFault where it may not, OSError, TimeoutError."""
+        """Connect to an allowed host. Raises ToolFault if it is not allowed, OSError, TimeoutError."""
         self._gate.check_url(wanted.url)
         upstream = self._upstream(wanted)
         async with asyncio.timeout(_CONNECT_S):
-            if upstream is not None:  # it looks the name up itself; the user has named it
+            if upstream is not None:  # it resolves the name itself, and the user configured it
                 return await _open(upstream.host, upstream.port)
             addresses = await self._pool.run(lambda: resolve(wanted.host, wanted.port))
             self._gate.check_addresses(wanted.host, wanted.port, addresses)
@@ -207,11 +207,11 @@ _OF_THE_HOP: Final = frozenset({b"proxy-connection", b"proxy-authorization", b"c
 
 
 class NoProxyRequest(ValueError):
-    """A program sent what is no request to a proxy; the message says why."""
+    """Raised if a program sent something other than a proxy request; the message gives the reason."""
 
 
 class ProxyRequest(NamedTuple):
-    """One request. `line` is its first line, `fields` its header lines as they came."""
+    """One request. `line` is its first line, `fields` its header lines as received."""
 
     host: str
     port: int
@@ -221,20 +221,20 @@ class ProxyRequest(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Of the host and the port, as the rules for domains take it."""
+        """The URL of the host and port, in the form that domain rules accept."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.is_tunnel else 'http'}://{host}:{self.port}/"
 
     @property
     def label(self) -> str:
-        """The host, with the port where it is not the usual one."""
+        """The host, with the port if it is not the default."""
         return self.host if self.port == (443 if self.is_tunnel else 80) else f"{self.host}:{self.port}"
 
     def head(self, *, for_proxy: bool, more: tuple[bytes, ...] = ()) -> bytes:
-        """The request as the next one gets it: a server a path, another proxy the whole URL and `more` lines. One
-        request a connection: what follows on this one might be meant for another host."""
+        """Return the head to forward: with a path for a server, with the whole URL and `more` lines for another proxy.
+        A connection carries one request, because a second one could be meant for another host."""
         method, target, version = self.line.split(b" ")
-        # What was judged, spelled as it was judged: two readers may take one spelling for two hosts.
+        # Forward the host in the spelling that was judged, because two parsers may read one spelling as two hosts.
         if self.is_tunnel:
             target = self.url[len("https://") : -1].encode()
         else:
@@ -247,7 +247,7 @@ class ProxyRequest(NamedTuple):
 
 
 def _path_of(target: bytes) -> bytes:
-    """The path and the query of an absolute URL, without a fragment, which is nobody's but the client's."""
+    """Return the path and query of an absolute URL, without the fragment, which only the client uses."""
     rest = target.split(b"://", 1)[1].partition(b"#")[0]
     at = min((rest.find(mark) for mark in (b"/", b"?") if mark in rest), default=len(rest))
     return rest[at:] if rest[at : at + 1] == b"/" else b"/" + rest[at:]
@@ -267,7 +267,7 @@ async def read_request(reader: asyncio.StreamReader) -> ProxyRequest | None:
 
 
 def request_of(head: bytes) -> ProxyRequest:
-    """The request in `head`, which ends in an empty line. Raises BadRequest, UrlProblem."""
+    """Parse the request in `head`, which ends in an empty line. Raises NoProxyRequest, UrlProblem."""
     if len(head) > MAX_HEAD_BYTES:
         raise NoProxyRequest("the head of the request is too long")
     line, *fields = head[:-4].split(b"\r\n")
@@ -288,7 +288,8 @@ def request_of(head: bytes) -> ProxyRequest:
 
 
 def _check_host(fields: list[bytes], host: str, port: int) -> None:
-    """A server with several names goes by this header: it must be the host that was judged. Raises BadRequest."""
+    """Check that the Host header names the judged host, because a server with several names selects by it. Raises
+    NoProxyRequest, UrlProblem."""
     pairs = (field.partition(b":") for field in fields)
     named = [value.strip() for name, _, value in pairs if name.strip().lower() == b"host"]
     if len(named) != 1:
