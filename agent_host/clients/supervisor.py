@@ -465,7 +465,7 @@ class SessionConnection:
         return result
 
     def pause_reading(self, *, paused: bool) -> None:
-        """Stop to read the pipe, or read again. The process's own queue is bounded: a client that reads later gets
+        """Stop reading the pipe, or resume reading. The process's own queue is bounded: a client that reads later gets
         joined pieces of text, and is told what was dropped."""
         if paused and not self._is_closing:
             self._may_read.clear()
