@@ -112,11 +112,11 @@ def test_a_server_that_an_editor_names_runs_in_the_sandbox(host: Host) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"command": "./server"}, "lies in the workspace"),
-        ({"command": "{workspace}/server"}, "lies in the workspace"),
-        ({"command": "{home}/link"}, "lies in the workspace"),
-        ({"args": ["server"]}, "lies in the workspace"),
-        ({"args": ["--require={workspace}/server"]}, "lies in the workspace"),
+        ({"command": "./server"}, "is in the workspace"),
+        ({"command": "{workspace}/server"}, "is in the workspace"),
+        ({"command": "{home}/link"}, "is in the workspace"),
+        ({"args": ["server"]}, "is in the workspace"),
+        ({"args": ["--require={workspace}/server"]}, "is in the workspace"),
         ({"name": "no name"}, "its name is none"),
         ({"type": "http", "url": "https://example.com/mcp", "headers": []}, "not started"),
     ],

@@ -471,7 +471,7 @@ def test_the_example_for_gitlab_denies_and_approves_later(host: Host) -> None:
     remote = subprocess.run(["git", "remote", "get-url", "origin"], cwd=host.workspace, capture_output=True, check=True)
     assert remote.stdout == b"https://h/o/p.git\n"
     assert not (host.workspace / "made").exists()
-    (replay,) = re.findall(r"run after all, .* --approve (\S+)", first.stderr)
+    (replay,) = re.findall(r"run that call after all .* --approve (\S+)", first.stderr)
     for name in ("new.txt", "agent.json", "agent.xml"):
         (host.workspace / name).unlink()
     shutil.rmtree(f"{host.workspace}.state")

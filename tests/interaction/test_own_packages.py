@@ -103,7 +103,7 @@ def test_a_client_of_serve_may_name_the_workspace(servers: Servers, tmp_path: Pa
 def test_doctor_tries_processes_without_the_workspace(host: Host) -> None:
     plant(host.workspace)
     outcome = host.run("doctor", env={"PYTHONPATH": "."})
-    assert "leftovers  what a command started ends with the host" in outcome.text
+    assert "leftovers  processes started by commands end with the host" in outcome.text
     assert not (host.workspace / "imported").exists()
 
 
