@@ -50,9 +50,9 @@ ELSEWHERE: Final[Mapping[FaultKind, str]] = {
 
 
 class ToolRow(NamedTuple):
-    """One tool. `work` blocks: it runs in a thread, and at once what is small and `near`; `run` is a coroutine in its
-    place. `leftover` takes away what a call left in files when its process died; True if there was something. `check`
-    is as in Tool."""
+    """One tool. `work` blocks: it runs in a thread, or at once for a small and `near` file; `run` is a coroutine
+    instead. `leftover` removes the files that a call left when its process died; True if there were some. `check` is as
+    in Tool."""
 
     spec: ToolSpec
     work: Work | None = None
@@ -112,7 +112,7 @@ class Family:
             return Leftovers()
         try:
             return Leftovers(await operations.pool.run(lambda: leftover(operations, request)))
-        except (ToolFault, KeyError, TypeError):  # where the call may not write by now, nothing is touched
+        except (ToolFault, KeyError, TypeError):  # if the call may no longer write there, nothing is touched
             return Leftovers()
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tool_runtime.tool import CallContext
     from tool_runtime.web.http import HttpOutcome
 
-_MARGIN_BYTES: Final = 128  # for fields that say what was left out
+_MARGIN_BYTES: Final = 128  # for fields about omissions
 _MAX_LINE_CHARS: Final = 500
 
 
@@ -27,8 +27,8 @@ def answer(fields: Mapping[str, Any], **output: Any) -> ToolOutput:
 def fit_texts(
     call: CallContext, fields: Mapping[str, Any], *, cut: Mapping[str, str], stored: str | None = None, **output: Any
 ) -> ToolOutput:
-    """The answer, its longest texts cut where they are too long together. `cut` maps each text that may be cut to the
-    field that says so; the whole of the text `stored` is then an artifact."""
+    """The answer, with its longest texts cut if they are too long together. `cut` maps each text that may be cut to the
+    field that reports it; the whole text `stored` is then an artifact."""
     if len(orjson.dumps(fields)) <= call.max_output_bytes:
         return answer(fields, **output)
     made = dict(fields)
@@ -45,8 +45,8 @@ def fit_texts(
 
 
 def excerpt(call: CallContext, fields: dict[str, Any], name: str, text: str, start: int, most_chars: int) -> int:
-    """Put the part of the text that begins at `start` into the field `name`: up to `most_chars` characters, as many as
-    fit in an answer with the other fields. Gives where it ends."""
+    """Put the part of the text from `start` into the field `name`: up to `most_chars` characters, as many as fit in an
+    answer with the other fields. Returns its end."""
     size = most_chars
     while True:
         fields[name] = text[start : start + size]
@@ -77,7 +77,7 @@ def fitting(call: CallContext, fields: Mapping[str, Any], rows: Sequence[Any]) -
 
 
 def cut_line(line: bytes, start: int) -> str:
-    """The line, or of a long one what is around the match, which begins at the byte `start`."""
+    """The line, or the part of a long one around the match, which begins at the byte `start`."""
     text = line.rstrip(b"\r").decode("utf-8", "replace")
     if len(text) <= _MAX_LINE_CHARS:
         return text

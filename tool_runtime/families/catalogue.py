@@ -34,8 +34,8 @@ ROWS: Final = {row.spec.name: row for row in desktop.ROWS}
 SPECS: Final = tuple(spec for spec in (row.spec for row in desktop.ROWS) if spec is not UPLOAD_ARTIFACT)
 """The desktop family, in the order in which the model is shown it."""
 RESERVED: Final = "cp__"
-"""The beginning of the names of the native family. A tool of an embedding program may have such a name where the user's
-configuration says so (`native.allow_shadow`), and then takes the place of that of the family."""
+"""The prefix of the native family's names. A tool of an embedding program may have such a name if the user's
+configuration allows it (`native.allow_shadow`), and then replaces the family's tool."""
 FAMILIES: Final = (DESKTOP, NATIVE, SKILLS, SLIM)
 """All of them. A further family adds its name here, and its records and rows to `other_families`."""
 
@@ -71,8 +71,8 @@ def desktop_specs(families: Collection[str]) -> tuple[ToolSpec, ...]:
 
 # The slim family: six tools of the desktop family in the shortest definitions that work, for small windows.
 #
-# They are the same tools, with their names, capabilities and arguments, of which requests define those that most work
-# needs. There are no commands in the background, and ReadFile reads on what was cut of a result.
+# They are the same tools, with their names, capabilities and arguments, of which requests define the most useful ones.
+# There are no background commands, and ReadFile reads the rest of a cut result.
 
 
 def _slim(spec: ToolSpec, description: str, offered: Mapping[str, Any]) -> ToolSpec:

@@ -147,7 +147,7 @@ class Commands:
         request, observer = call.request, self._settings.commands
         asked = (request.arguments.get("timeout"), self._settings.background_lifetime_s)
         lifetime_s = min((one for one in asked if one is not None), default=None)
-        # Head and tail have to meet what is spooled: of a smaller artifact the rest would be nowhere.
+        # Head and tail must reach the spooled data: the rest of a smaller artifact would be lost.
         shown = min(params.max_output_bytes, params.artifact_max_bytes)
         started = self._background.start(
             params._replace(timeout_s=lifetime_s, max_output_bytes=shown, on_output=None, one_stream=True),
@@ -170,7 +170,7 @@ class Commands:
         return ToolOutput(text, command_id=started.command_id)
 
     async def read_output(self, call: CallContext) -> ToolOutput:
-        """Read what a command in the background printed. Raises ToolFault."""
+        """Read the output of a background command. Raises ToolFault."""
         found = self._background.get(call.arguments["id"])
         limit = min(call.arguments.get("limit", call.max_output_bytes), call.max_output_bytes)
         piece = found.read(call.arguments.get("offset", found.seen), limit)
@@ -189,7 +189,7 @@ class Commands:
 
 
 class FinishedProgram(NamedTuple):
-    """A program that has ended, and what an answer in JSON says of it."""
+    """A finished program, and its fields in a JSON answer."""
 
     call: CallContext
     outcome: CommandOutcome
@@ -207,8 +207,8 @@ class FinishedProgram(NamedTuple):
         return {"stdout": self.outcome.stdout, "stderr": self.outcome.stderr}
 
     def answer(self, fields: Mapping[str, Any], stored: Mapping[str, Mapping[str, str]]) -> ToolOutput:
-        """The output with these fields, among them the texts, and with what a sandbox refused. All of the streams in
-        `stored` is an artifact, with these fields of its own. Raises ToolFault for a program that took too long."""
+        """The output with these fields, including the texts, and with the sandbox's denials. The whole streams in
+        `stored` are artifacts, with their own fields. Raises ToolFault for a program that timed out."""
         call, outcome = self.call, self.outcome
         if outcome.refused:
             fields = {**fields, "denials": outcome.refused.splitlines()[1:]}
@@ -237,7 +237,7 @@ def _in_time(outcome: CommandOutcome, output: ToolOutput, why: str) -> ToolOutpu
 def command_params(
     request: ToolRequest, settings: RuntimeSettings, argv: list[str] | str, cwd: str, env: Mapping[str, str], **how: Any
 ) -> CommandParams:
-    """The command that the call starts; `how` are more of CommandParams. What it prints is shown as it comes."""
+    """The command that the call starts; `how` are further fields of CommandParams. Its output is displayed live."""
     on_output = settings.on_output
     return CommandParams(
         argv=argv,
@@ -256,8 +256,8 @@ def command_params(
 
 
 def environment_under(settings: RuntimeSettings) -> dict[str, str]:
-    """This process's environment as programs get it: without secrets, and with nobody to be asked. Reading it costs
-    more than starting a process does, so it is done once."""
+    """This process's environment for programs: without secrets, and without prompts. It is computed once, because that
+    costs more than starting a process."""
     return child_environment(
         os.environ,
         secret=settings.secret_env,

@@ -1,5 +1,5 @@
 """The desktop family (TR 4 and 5, AH 7.2): tools for one file, for a tree of files, commands and HTTP requests;
-ReadOutput for what a result names by its storage_ref, and UploadArtifact."""
+ReadOutput for stored outputs by their storage_ref, and UploadArtifact."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ def _move(operations: Operations, call: CallContext) -> ToolOutput:
     return ToolOutput(f"Moved {call.arguments['path']} to {call.arguments['newPath']}")
 
 
-# What the model uploads is an artifact like any other (AH 7.2): it is kept on this disk, the result names its local
-# reference, and its upload follows in the background (interface section 2).
+# A file uploaded by the model is an ordinary artifact (AH 7.2): it is stored on this disk, the result contains its
+# local reference, and its upload follows in the background (interface section 2).
 
 _MAX_NAME: Final = 255
 _CONTENT_TYPE: Final = r"(?a:[\w.+-]{1,64}/[\w.+-]{1,64}(?:; ?[\w.+-]{1,32}=[\w.+-]{1,64}){0,4})"
@@ -195,8 +195,8 @@ UPLOAD_ARTIFACT = ToolSpec(
     ),
     capability="Workspace.Upload",
     subject=Subject("path", "path", by_name=True),
-    # One that runs again stores nothing twice: a service knows the artifact of a step by its Idempotency-Key, and the
-    # embedded home keeps equal contents once.
+    # A repeated call stores nothing twice: a service recognizes the artifact of a step by its Idempotency-Key, and the
+    # embedded home stores equal contents once.
     effect="none",
     category="uploads",
     display="upload",
@@ -341,7 +341,7 @@ async def _body(operations: Operations, call: CallContext) -> bytes:
 
 
 def _response(call: CallContext, outcome: HttpOutcome, note: str = "") -> ToolOutput:
-    """TR 4.5; `note` stands in front."""
+    """TR 4.5; `note` precedes the text."""
     packed = "content-encoding" in outcome.headers
     length = len(outcome.body) if packed else outcome.headers.get("content-length", len(outcome.body))
     content_type = outcome.headers.get("content-type", "unknown")
@@ -374,8 +374,8 @@ def set_timeouts(spec: ToolSpec, settings: RuntimeSettings) -> ToolSpec:
     return spec._replace(input_schema={**schema, "properties": {**schema["properties"], "timeout": timeout}})
 
 
-# Each file that tools for a tree open or name is judged on its own. Answers have paths as the model can give them back,
-# then what was left out and why.
+# Each file that tools for a tree open or name is judged separately. Answers contain paths that the model can use again,
+# then the omissions with reasons.
 _OFFSET: Final = integer("Results to skip", minimum=0)
 _INCLUDE_IGNORED: Final = flag("Also files that .gitignore names")
 

@@ -1,5 +1,5 @@
-"""The native tools (NT): what they are called, take and give, and what runs them. A call's text is a JSON object of its
-output schema; where it was cut to fit in a result, the field `truncated` or one of that ending says so."""
+"""The native tools (NT): names, arguments, outputs and implementations. A call's text is a JSON object of its output
+schema; if it was cut to fit in a result, the field `truncated` or one with that ending is true."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FETCH_TIMEOUT_MS: Final = 5_000
 FETCH_REDIRECTS: Final = 5
 FETCH_BODY_BYTES: Final = 2 * 1024 * 1024
 
-# The native family's names of errors (NT): by the host's codes, and by kinds of faults where a code has two.
+# The native family's names of errors (NT): by the host's codes, and by kinds of faults if a code has two.
 
 ERROR_NAMES: Final[Mapping[str, str]] = {
     ErrorCode.INVALID_REQUEST: "InvalidArgument",
@@ -73,7 +73,7 @@ ERROR_NAMES: Final[Mapping[str, str]] = {
 _NO_FILE: Final = (FaultKind.IS_DIRECTORY, FaultKind.NOT_REGULAR)
 FAULT_NAMES: Final[Mapping[FaultKind, str]] = dict.fromkeys(_NO_FILE, "InvalidArgument")
 OF_PROGRAMS: Final[Mapping[str, str]] = {**ERROR_NAMES, ErrorCode.CAPABILITY_DENIED: "CommandNotAllowed"}
-"""For the tool that starts programs: what a list does not admit. A refusal by place keeps its name, see
+"""For the tool that starts programs: programs that no list admits. A denial by path keeps its name, see
 `agent_host.loop.prepare`."""
 
 _DELETES_TREES: Final[Act] = {**DELETES, "subject": Subject("path", "path", tree_flag="recursive")}
@@ -355,7 +355,7 @@ async def _exec(operations: Operations, call: CallContext) -> ToolOutput:
     fields: dict[str, Any] = {"stdout": stdout, "stderr": stderr, "exit_code": code}
     fields |= {"success": code == 0 and not is_late, "duration_ms": done.duration_ms, "timed_out": is_late}
     fields |= {"stdout_truncated": stdout_cut, "stderr_truncated": stderr_cut}
-    least = operations.settings.artifact_threshold_bytes  # what is longer is not in the answer alone
+    least = operations.settings.artifact_threshold_bytes  # a longer text is also stored
     return done.answer(fields, {name: {} for name, one in done.streams.items() if one.ends.total > least})
 
 

@@ -55,8 +55,8 @@ _FOUND_LINES: Final = 200
 
 class Operations:
     """The operations of one family under its settings. `roots` are the only places of its files, None for no bound;
-    `commands` gives what runs the programs of all families. `scripts` are those of skills, None where there are none.
-    Without `tls_checks` requests take any certificate."""
+    `commands` returns the runner of all families' programs. `scripts` are the scripts of skills, None if there are
+    none. Without `tls_checks` requests accept any certificate."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class Operations:
         return whole_file(path, self.scope(call.request), most, call.abandoned, near_only=call.at_once)
 
     def read(self, call: CallContext) -> ToolOutput:
-        """A window of a file's lines; a picture; the cells of a notebook or the text of a PDF; what the session has
-        stored. Raises ToolFault, and NeedsThread."""
+        """A window of a file's lines; a picture; the cells of a notebook or the text of a PDF; a stored output of the
+        session. Raises ToolFault, and NeedsThread."""
         path: str = call.arguments["path"]
         scope, most, wanted = (
             self.scope(call.request),
@@ -142,7 +142,7 @@ class Operations:
         return _render(outcome, params.offset)
 
     def read_output(self, call: CallContext) -> ToolOutput:
-        """Lines of what the session has stored, or those that match a pattern. Raises ToolFault."""
+        """Lines of a stored output, or those that match a pattern. Raises ToolFault."""
         pattern: str | None = call.arguments.get("pattern")
         wanted = None if pattern is None else compile_pattern(pattern)
         if pattern is not None and wanted is None:
@@ -220,7 +220,7 @@ class Operations:
         return await self._on_disk(call, path, lambda: whole_file(path, scope, most, call.abandoned).data)
 
     async def save(self, call: CallContext, path: str, body: bytes) -> dict[str, Any]:
-        """Write what a request got to a file; fields of the output. Raises ToolFault."""
+        """Write the response of a request to a file; returns fields of the output. Raises ToolFault."""
         request = call.request
         scope, kept = self.scope(request, CapabilityName.FILE_WRITE), place_to_keep(call.settings, request)
         params = writing.WriteParams(path, scope, body, mark_of(request), kept=kept)
@@ -258,7 +258,7 @@ class Operations:
         return self._http
 
     def settle(self, kept: str) -> None:
-        """Remove what was kept of a write in place: its result is on record."""
+        """Remove the backup of a write in place, because its result is recorded."""
         writing.settle(kept)
 
     def take_back(self, left: Leftovers, kept: str, request: ToolRequest) -> Leftovers:
@@ -266,7 +266,7 @@ class Operations:
         scope = scope_of(request, CapabilityName.FILE_WRITE if CapabilityName.FILE_WRITE in request.also else None)
         try:
             state = writing.take_back(kept, scope)
-        except (ToolFault, OSError):  # where the call may not write by now, nothing is touched, and nothing lost
+        except (ToolFault, OSError):  # if the call may no longer write there, nothing is touched or lost
             return left
         return left if state is None else left._replace(file=state, settle=functools.partial(writing.settle, kept))
 
@@ -305,7 +305,7 @@ def _add_diff(call: CallContext, outcome: writing.WriteOutcome) -> Written:
         diff = size_note(outcome.before_bytes, len(outcome.after), path)
     else:
         diff = make_diff(outcome.before, outcome.after, path)
-    if call.abandoned.flag and outcome.settle is not None:  # no result will be on record behind which somebody would
+    if call.abandoned.flag and outcome.settle is not None:  # no recorded result would lead to that
         outcome.settle()
     made = (file_diff(call.request, diff),) if diff else ()
     return outcome, {"artifacts": made, "seen": str(outcome.seen), "settle": outcome.settle}

@@ -1,5 +1,6 @@
-"""A project's own tools as a Provider: JSON goes in on stdin, JSON comes out on stdout, checked by the schemas of the
-manifest both ways. They run like commands, with the same environment and marks, and what they leave running is ended.
+"""A project's own tools as a Provider: JSON input on stdin, JSON output on stdout, both checked by the schemas of the
+manifest. They run like commands, with the same environment and marks, and processes that they leave running are
+terminated.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _SHOWN_BYTES: Final = 8 * 1024
 
 
 class ProjectTools:
-    """A Provider of the tools that the manifests of `settings.workspace` describe, as they are with each task. `run`
-    runs a program as commands are run; `unusable` says what is wrong with the other manifests."""
+    """A Provider of the tools in the manifests of `settings.workspace`, read anew for each task. `run` runs a program
+    like a command; `unusable` has the problems of other manifests."""
 
     def __init__(self, settings: RuntimeSettings, run: RunProgram) -> None:
         self._settings = settings
@@ -66,7 +67,7 @@ class ProjectTools:
         return None if tool is None else Tool(tool.spec, functools.partial(self._run, tool), DESKTOP)
 
     async def end_leftovers(self, request: ToolRequest) -> Leftovers:
-        """See Provider. A tool leaves processes behind, as a command does."""
+        """See Provider. A tool can leave processes running, as a command can."""
         return await end_leftovers([mark_of(request)], self._pool)
 
     async def aclose(self) -> None:
@@ -124,7 +125,7 @@ class ProjectTools:
 
 
 def specs_in(workspace: str) -> tuple[list[ToolSpec], dict[str, tuple[str, ...]]]:
-    """The tools of a workspace without a session, and what is wrong with the other manifests. Blocking."""
+    """The tools of a workspace without a session, and the problems of other manifests. Blocking."""
     usable, unusable = _tools_in(workspace)
     return [tool.spec for tool in usable.values()], unusable
 
@@ -147,9 +148,9 @@ def _program_problem(workspace: str, argv: Sequence[str], search_path: str) -> s
     return None if os.access(path, os.X_OK) else f"its program {argv[0]} may not be run: chmod +x {path}"
 
 
-# A manifest, `.agent/tools/NAME.toml` (NT, interface section 1), is the workspace's, and hostile like its other files:
-# it is read with bounds, cannot take the name of another tool, and its tool runs only where policy lists it and a
-# person has approved what it consists of.
+# A manifest, `.agent/tools/NAME.toml` (NT, interface section 1), belongs to the workspace, and is hostile like its
+# other files: it is read with bounds, cannot use the name of another tool, and its tool runs only if policy lists it
+# and a person has approved its parts.
 
 FOLDER: Final = os.path.join(".agent", "tools")
 _SUFFIX: Final = ".toml"
@@ -167,8 +168,8 @@ _SHAPE: Final = Record(
 
 
 class _ProjectTool(NamedTuple):
-    """A tool. `timeout_s` None leaves it to the settings; `output` is the schema of what it prints, None promises
-    nothing. The identity in its record is the SHA-256 of the manifest and of each element of its argv that is a file of
+    """A tool. `timeout_s` None means the settings' timeout; `output` is the schema of its output, None if there is
+    none. The identity in its record is the SHA-256 of the manifest and of each element of its argv that is a file of
     the workspace, by its real path and its content."""
 
     spec: ToolSpec
@@ -184,7 +185,7 @@ class _UnusableManifest(ToolFault):
 
 
 def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, tuple[str, ...]]]:
-    """The tools of a workspace, by name, and what is wrong with the other manifests, by their names. Blocking."""
+    """The tools of a workspace, by name, and the problems of other manifests, by their names. Blocking."""
     usable: dict[str, _ProjectTool] = {}
     unusable: dict[str, tuple[str, ...]] = {}
     for name in _names(os.path.join(workspace, FOLDER)):

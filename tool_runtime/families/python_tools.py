@@ -122,7 +122,8 @@ class Signature(NamedTuple):
         return {name: getattr(read, field) for name, field in self.names.items()}
 
     def text(self, result: Any) -> str:
-        """A result for the model: text as it is, anything else as JSON. Raises ToolFault for what is no JSON."""
+        """A result for the model: text unchanged, anything else as JSON. Raises ToolFault for a value without JSON
+        form."""
         if isinstance(result, str):
             return result
         if result is None:

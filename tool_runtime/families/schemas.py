@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Category, Display, Effect, ToolSpec
 
     class Act(TypedDict):
-        """The fields of a record that say what calls do."""
+        """The fields of a record about the effects of calls."""
 
         capability: str
         subject: Subject
@@ -47,7 +47,7 @@ RUNS: Final[Act] = {
 INVOKES: Final[Mapping[str, Any]] = {"capability": "Tool.Invoke", "subject": Subject("name"), "foreign_schema": True}
 
 
-# What a call is checked against, and its error then says: requests do not pay for it.
+# Parts of a schema for checks and error messages only: requests omit them to save tokens.
 _CHECKED: Final = frozenset({"minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems"})
 _NOT_AT_TOP: Final = ("$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const", "if", "then", "else")
 _MAX_NESTED: Final = 4
@@ -59,7 +59,7 @@ def parameters(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapp
 
 
 def text(description: str = "", **rules: Any) -> Mapping[str, Any]:
-    """A string; without a description where its name says all."""
+    """A string; without a description if its name is sufficient."""
     return {"type": "string", **({"description": description} if description else {}), **rules}
 
 
@@ -148,15 +148,15 @@ def _branches(schema: Mapping[str, Any], keyword: str, root: Mapping[str, Any]) 
     return schema[keyword] if keyword in ("allOf", "anyOf", "oneOf") else ()
 
 
-# Models send `null`, `{}` or an empty text for what they do not use, and 3.0 for 3. For the tools of this program these
-# mean the argument left out, and the whole number. A tool of another program may mean something by them: its arguments
-# are changed only where its schema refuses them as they are and takes them so. No other repair is made.
+# Models send `null`, `{}` or an empty text for unused arguments, and 3.0 for 3. For the tools of this program these
+# mean an omitted argument, and the whole number. For a tool of another program they may have a meaning: its arguments
+# are changed only if its schema rejects them unchanged and accepts the change. No other repair is made.
 
 _ASKS = ("write", "domains", "off")
 
 
 def usable_arguments(spec: ToolSpec, arguments: Mapping[str, Any], judge: Judge) -> Mapping[str, Any]:
-    """The arguments of a call as its tool takes them, `arguments` itself where nothing changes."""
+    """The arguments of a call in the form of its tool, `arguments` itself if nothing changes."""
     if spec.foreign_schema and judge(arguments) is None:
         return arguments
     usable = _mend(spec.schema_to_check, dict(arguments))

@@ -1,6 +1,6 @@
-"""The tools of the skills family (SK 2, 5): what they are called, take and give, and what runs them. A call's text is a
-JSON object of its output schema; what is too long for it is stored, and `storage_ref`, or a field of that ending, names
-it."""
+"""The tools of the skills family (SK 2, 5): names, arguments, outputs and implementations. A call's text is a JSON
+object of its output schema; a text that is too long is stored, and `storage_ref`, or a field with that ending, refers
+to it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ARGUMENT_CHARS: Final = 4096
 SCRIPT_TIMEOUT_S: Final = 30
 BODY_BYTES: Final = 2 * 1024 * 1024  # of the answer to a request
 
-# The skills family's names of errors (SK 8): by the host's codes, and by kinds of faults where a code has two.
+# The skills family's names of errors (SK 8): by the host's codes, and by kinds of faults if a code has two.
 
 ERROR_NAMES: Final[Mapping[str, str]] = {
     ErrorCode.CAPABILITY_DENIED: "ToolNotAllowed",
@@ -119,7 +119,7 @@ READ_FILE: Final = ToolSpec(
 
 
 def _read(operations: Operations, call: CallContext) -> ToolOutput:
-    """The excerpt that the call asks for. What is more than one excerpt is stored with the first."""
+    """The requested excerpt. A text of more than one excerpt is stored with the first."""
     found = operations.read_whole(call, call.arguments["path"], FILE_BYTES)
     content, seen = decode_body(found.data), str(found.stamp)
     size, digest = len(found.data), hashlib.sha256(found.data).hexdigest()
@@ -373,7 +373,7 @@ def script_spec(timeout_s: float) -> ToolSpec:
 
 RUN_SCRIPT: Final = script_spec(SCRIPT_TIMEOUT_S)
 _VARIABLES: Final = ("PATH", "HOME", "USER", "LANG", "LC_ALL")
-"""All that a script finds in its environment, where the host has them."""
+"""All variables in a script's environment, if the host has them."""
 _ON_WINDOWS: Final = ("SYSTEMROOT", "COMSPEC", "PATHEXT", "USERPROFILE", "TEMP", "TMP")
 """Without these programs do not start there."""
 _CAPTURED_BYTES: Final = 4 * OUTPUT_CHARS
@@ -492,8 +492,8 @@ LOAD_SKILL: Final = ToolSpec(
 
 
 class SkillLoading(Provider):
-    """The provider of `load_skill`, which is there in every family, over the skills of the index as they are with each
-    task; of nothing where there are none."""
+    """The provider of `load_skill`, which every family has, over the skills of the index, read anew for each task;
+    without skills it provides nothing."""
 
     def __init__(self, index: SkillIndex, settings: RuntimeSettings) -> None:
         self._index = index
@@ -525,7 +525,7 @@ class SkillLoading(Provider):
 
 
 def loading_spec(skills: Skills) -> Sequence[ToolSpec]:
-    """The tool that reads one of these skills, which its description lists; none where none can be used."""
+    """The tool that reads one of these skills, which its description lists; none if no skill is usable."""
     usable = skills.usable
     return (LOAD_SKILL._replace(description=_list_skills(usable.values())),) if usable else ()
 

@@ -1,9 +1,9 @@
-"""Remote tools: a Provider of what an MCP server or a backend service lists (TR 9.2, 9.5, AH 7.6).
+"""Remote tools: a Provider of the tools listed by an MCP server or a backend service (TR 9.2, 9.5, AH 7.6).
 
-A source is asked beside the session's start, and nothing waits for it but a first task whose source is not known at
-all, and that for a moment only. What it listed is kept by the SHA-256 of the list, and the next session begins with it.
-The list of a task is fixed: it is the one that was newest when the task began, and a task that continues after a crash
-has it again. A change is reported when a task first has it.
+A source is queried concurrently with the session's start; only a first task with an entirely unknown source waits for
+it, and only for a moment. Its list is stored by its SHA-256, and the next session starts with it. The list of a task is
+fixed: it is the newest one at the task's start, and a task resumed after a crash has the same list. A change is
+reported by the first task that uses it.
 
 `mcp/` speaks the Model Context Protocol over the SDK's types and our own transports, `backend` to the Backend
 Tool Service, with an idempotency key for each call.
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 MAX_TOOLS: Final = 500
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 200
-_MAX_SHOWN: Final = 20  # of the tools that are left out, so many stand in a message with the reason
+_MAX_SHOWN: Final = 20  # number of omitted tools that a message lists with reasons
 _NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
 _HIDDEN_CHARACTERS: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
 )
-"""Characters of a description that a model reads and nobody sees: controls, directions, tags."""
+"""Characters of a description that a model reads but a person does not see: controls, directions, tags."""
 
 
 class Definition(NamedTuple):
@@ -69,7 +69,7 @@ class Definition(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The SHA-256, in hex, of all that it says."""
+        """The SHA-256 of its content, in hex."""
         return _sha256(self.to_json())
 
 
@@ -81,7 +81,7 @@ class ToolList(NamedTuple):
 
     @property
     def note(self) -> str:
-        """The end of a line that says how many tools can be used: the others, and why."""
+        """The end of a line about usable tools: the other tools, with reasons."""
         if not self.rejected:
             return ""
         shown = "; ".join(f"{tool}: {why}" for tool, why in list(self.rejected.items())[:_MAX_SHOWN])
@@ -99,25 +99,25 @@ class KeptLists(Protocol):
         """The SHA-256 of the list that a task had last."""
 
     def read(self, sha256: str) -> Sequence[Mapping[str, Any]] | None:
-        """The list of this SHA-256; None where it is not kept."""
+        """The list with this SHA-256; None if it is not stored."""
 
     def keep(self, sha256: str, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Keep a list, as the newest."""
 
     def use(self, sha256: str, identities: Mapping[str, str]) -> None:
-        """Say that a task has this list. The tools in it that are new, by name, count as approved as they are."""
+        """Record that a task uses this list. Tools with new names count as approved in this version."""
 
 
 class Source(Protocol):
-    """A source of tools. `name` is how people and records know it: `mcp:fs`."""
+    """A source of tools. `name` is its name for people and records: `mcp:fs`."""
 
     name: str
 
     async def list(self) -> ToolList:
-        """Its tools now. Raises ToolFault where it cannot be asked."""
+        """Its present tools. Raises ToolFault if it cannot be reached."""
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
-        """Run one call. Raises ToolFault with what the model is to read."""
+        """Run one call. Raises ToolFault with a message for the model."""
 
     async def outcome(self, tool: Definition, call: CallContext) -> ToolOutput | None:
         """The outcome of a call whose host died before it had the answer; None if unknown. Nothing is run for it.
@@ -126,15 +126,15 @@ class Source(Protocol):
         return None
 
     async def aclose(self) -> None:
-        """Let go of it, where it holds something."""
+        """Release its resources."""
         return
 
 
 class SourceTerms(NamedTuple):
-    """The terms on which a source's tools are used. `capability` is what their calls need; `elsewhere`: they go over
-    the network. A call has `timeout_s`; a first task waits `connect_timeout_s` for a source that nothing is known of.
-    One whose tools are known is asked `ask_after_s` after the session's start, or with the first call: a session may be
-    over by then."""
+    """Settings for a source's tools. `capability` is required by their calls; `elsewhere`: calls go over the network.
+    `timeout_s` limits a call; a first task waits `connect_timeout_s` for an unknown source. A source with known tools
+    is queried `ask_after_s` after the session's start, or with the first call, because a session may be over
+    earlier."""
 
     capability: str
     elsewhere: bool
@@ -144,8 +144,8 @@ class SourceTerms(NamedTuple):
 
 
 class RemoteTools(Provider):
-    """A Provider of one source's tools. A tool that `admits` does not know is not registered (TR 9.4). `report` is
-    told, on the event loop, what people are to know; `completed` adds to a tool what its source does not know."""
+    """A Provider of one source's tools. A tool that `admits` rejects is not registered (TR 9.4). `report` gets notices
+    for people, on the event loop; `completed` adds fields to a tool that its source lacks."""
 
     def __init__(
         self,
@@ -173,15 +173,15 @@ class RemoteTools(Provider):
         self._told_away: set[str] = set()
 
     def begin(self) -> None:
-        """Ask the source for its tools, beside all else; also when it says that they have changed."""
+        """Query the source's tools concurrently; also after it reports a change."""
         if self._asking is not None and not self._asking.done():
             self._again = True
             return
         self._asking = asyncio.create_task(self._ask())
 
     async def fix(self, wanted: str | None) -> str | None:
-        """Fix the tools for a task: those of the list of the SHA-256 `wanted`, if it is kept, else the newest. Returns
-        the SHA-256 of the list, None where nothing is known of the source."""
+        """Fix the tools for a task: the list with the SHA-256 `wanted`, if stored, else the newest. Returns the SHA-256
+        of the list, None if the source has no known list."""
         definitions = None if wanted is None else await self._read(wanted)
         sha256 = wanted
         if definitions is None:
@@ -216,7 +216,7 @@ class RemoteTools(Provider):
 
     async def _call(self, tool: Definition, call: CallContext) -> ToolOutput:
         self._needed.set()
-        if self._asking is not None:  # a change is kept before it has a call refused: the next task knows of it
+        if self._asking is not None:  # a change is stored before it causes a denial, so that the next task has it
             await self._asked.wait()
         return await self._source.call(tool, call)
 
@@ -305,9 +305,9 @@ def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
 
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> ToolList:
-    """Those of a source's tools that can be used, and why the others cannot. Names, schemas and their number have
-    bounds; descriptions are cut; schemas are mended where it is plain what they mean. Of two tools with one name the
-    first counts."""
+    """The usable tools of a source, and the reasons why others are unusable. Names, schemas and their number have
+    bounds; descriptions are cut; schemas are repaired if their meaning is clear. Of two tools with one name the first
+    counts."""
     found: dict[str, Definition] = {}
     wrong = dict(rejected)
     for one in definitions:
@@ -325,7 +325,7 @@ def displayable_name(name: str) -> str:
 
 
 def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
-    """Raises UnusableSchema for a tool that cannot be used; its message says why."""
+    """Raises UnusableSchema for an unusable tool; the message is the reason."""
     if len(one.name) > MAX_NAME_CHARS or not re.fullmatch(_NAME, one.name):
         raise UnusableSchema(f"its name is not one of {MAX_NAME_CHARS} letters, digits and _ . : / @ + - at most")
     if one.name in found:

@@ -1,12 +1,12 @@
-"""Tools that the Backend Tool Service runs: their calls over HTTP, each run once however often it is sent (BT, AH 7.6).
+"""Tools of the Backend Tool Service: calls over HTTP, each run once however often it is sent (BT, AH 7.6).
 
-The id of the call is its key: what is sent again under it is answered from what the service has kept. After an answer
-that was lost the request names the service's epoch, which an answer before has said: a service that has forgotten its
-calls since has another one, and refuses in place of running the call a second time. Where no epoch is known the service
-is asked by the key, and the call is not sent again.
+The id of the call is its key: a repeated request is answered from the service's stored answer. After a lost answer the
+request contains the service's epoch, known from an earlier answer: a service that has lost its calls since has another
+epoch, and rejects the request instead of running the call again. If no epoch is known, the service is queried by the
+key, and the call is not sent again.
 
-Answers are input from outside like any other, and are checked (BT, "API Endpoints"). What the service says becomes what
-a tool of this machine would have given: text and URIs, or a fault.
+Answers are input from outside like any other, and are checked (BT, "API Endpoints"). The service's answer becomes the
+result of a local tool: text and URIs, or a fault.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ CODES: Final = frozenset((
     ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_TOO_LARGE, ErrorCode.PERMISSION_DENIED, ErrorCode.RATE_LIMITED,
     ErrorCode.WORKSPACE_UPLOAD_FAILED, ErrorCode.INTERNAL_ERROR,
 ))  # fmt: skip
-"""The names of errors that a call may end with. Any other is the service's own, or would say something of the session
-that the service cannot know."""
+"""Error names that a call may end with. Any other is the service's own, or is about the session, which the service does
+not know."""
 _BY_STATUS: Final[Mapping[int, ErrorCode]] = {
     **dict.fromkeys((400, 409, 413, 422), ErrorCode.INVALID_REQUEST),
     401: ErrorCode.UNAUTHORIZED,
@@ -86,16 +86,16 @@ class Service(Protocol):
     async def exchange(
         self, method: str, path: str, body: bytes = b"", *, headers: Mapping[str, str] = {}, timeout_s: float
     ) -> HttpAnswer:
-        """One request and its answer. Raises ServiceUnreachable where nothing was sent, ServiceUnavailable where no
-        whole answer came, ServiceRejected for one that cannot be read."""
+        """One request and its answer. Raises ServiceUnreachable if nothing was sent, ServiceUnavailable without a
+        complete answer, ServiceRejected for an unreadable one."""
 
     def clean(self, text: str) -> str:
-        """One short line of what the service said, without tokens."""
+        """One short line of the service's answer, without tokens."""
 
 
 class InvocationTerms(NamedTuple):
-    """The terms on which calls are made. `grant` makes the capability grant for a call of one tool, None where the host
-    has no key; the header `grant_header` carries it. A whole call has `timeout_s` (AH 7.4)."""
+    """Settings of calls. `grant` makes the capability grant for a call of one tool, None if the host has no key; the
+    header `grant_header` contains it. `timeout_s` limits a whole call (AH 7.4)."""
 
     grant: Callable[[str], str | None]
     grant_header: str
@@ -106,7 +106,7 @@ class InvocationTerms(NamedTuple):
 
 
 class _Sent(ServiceUnavailable):
-    """The request was sent, and what came of it is not known."""
+    """The request was sent, and its outcome is unknown."""
 
 
 class _NotAgain(_Sent):
@@ -155,8 +155,8 @@ class BackendSource(Source):
         return None if found is None else cap_output(self._output(call, found), call)
 
     def _output(self, call: CallContext, body: bytes) -> ToolOutput:
-        """Decode the ToolResult in `body`; a long text is an artifact as well. Raises ToolFault for a result that is
-        failed or denied, and for none of this call: whether the tool did its work is then not known."""
+        """Decode the ToolResult in `body`; a long text is an artifact as well. Raises ToolFault for a failed or denied
+        result, and for a result that is not of this call: the tool's effect is then unknown."""
         request, value = call.request, _json(body)
         made_by = request.tool_name, request.session_id, request.task_id, request.step_id
         problem = first_problem(_RESULT, value)
@@ -180,8 +180,8 @@ class BackendSource(Source):
         raise _fault(error["code"], message, denied=is_denied, partial=output)
 
     async def _within_time(self, request: ToolRequest, work: Callable[[ToolRequest, str], Awaitable[T]]) -> T:
-        """Do the work under the id of the call, and where an earlier step had a call of the same id under another one:
-        ids are unique in one answer of a model, and there are gateways that count them anew in each."""
+        """Run the call under its id, or under another one if an earlier step had a call with the same id: ids are
+        unique in one answer of a model, and some gateways number them anew in each."""
         timeout_s = self._terms.timeout_s
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -196,7 +196,7 @@ class BackendSource(Source):
             raise ToolFault(FaultKind.TIMED_OUT, message) from error
 
     async def _run(self, request: ToolRequest, key: str) -> bytes:
-        """The ToolResult of a call, as JSON. Raises ToolFault where it did not run, and where nobody knows."""
+        """The ToolResult of a call, as JSON. Raises ToolFault if it did not run, or if that is unknown."""
         epoch, lost = self._epoch, ""
 
         async def attempt() -> HttpAnswer:
@@ -236,8 +236,8 @@ class BackendSource(Source):
         return found
 
     async def _send(self, request: ToolRequest, key: str, epoch: str) -> HttpAnswer:
-        """One try; with an `epoch` only in that. Raises ServiceUnavailable for what did not run and may the next time,
-        _Sent for what may have run."""
+        """One attempt; with an `epoch` only in that epoch. Raises ServiceUnavailable for a call that did not run and
+        may be retried, _Sent for one that may have run."""
         body = {
             "sessionId": request.session_id,
             "taskId": request.task_id,
@@ -254,7 +254,7 @@ class BackendSource(Source):
             raise
         except ServiceUnavailable as error:
             raise _Sent(str(error)) from error
-        # A proxy that says so knows nothing of the call; the service has refused it.
+        # Such an answer of a proxy is not about the call; the service has rejected it.
         refused = answer.status == 503 and error_of(answer.body)[2] is not None
         if answer.status == 429 or refused:
             raise self._passing(answer)
@@ -264,8 +264,8 @@ class BackendSource(Source):
         return answer
 
     async def _ask(self, request: ToolRequest, key: str, why: str) -> bytes | None:
-        """The ToolResult of a call that was sent before, once it is there; None where the service has no record of it.
-        Nothing is run for it. Raises ToolFault for a service that cannot say."""
+        """The ToolResult of a call that was sent before, once available; None if the service has no record of it. Runs
+        nothing. Raises ToolFault if the service does not know."""
         wait_s, longest_s = _POLL_S
         path = f"/tools/{_quote(request.tool_name)}/invocations/{_quote(key)}"
         while True:
@@ -294,14 +294,14 @@ class BackendSource(Source):
         return await self._retry(attempt)
 
     async def _retry(self, attempt: Callable[[], Awaitable[HttpAnswer]]) -> HttpAnswer:
-        """A retry is part of the call: only its end is told."""
+        """A retry is part of the call: only its end is reported."""
         terms = self._terms
         return await call_with_retries(ServiceUnavailable, attempt, terms.retry, lambda *_: None, terms.outside)
 
     async def _exchange(
         self, method: str, path: str, headers: Mapping[str, str], tool_name: str, body: bytes = b""
     ) -> HttpAnswer:
-        """One request, about a tool with the grant for it; what the answer says of the epoch is taken note of."""
+        """One request, with the grant if it is about a tool; the answer's epoch is remembered."""
         grant = self._terms.grant(tool_name) if tool_name else None
         granted = {} if grant is None else {self._terms.grant_header: grant}
         answer = await self._service.exchange(
@@ -373,7 +373,7 @@ def tools_of(body: bytes) -> ToolList:
 
 
 def error_of(body: bytes) -> tuple[str, str, bool | None]:
-    """Code, message and `retryable` of an error's body; empty and None where it is none of the documented shape."""
+    """Code, message and `retryable` of an error's body; empty and None if it does not have the documented shape."""
     value = _json(body)
     if not _ERROR.fits(value):
         return "", "", None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Asking(NamedTuple):
-    """Questions of a server during a call: `put` asks a person, and inside of `paused` the call's time stands still."""
+    """Questions of a server during a call: `put` asks a person, and `paused` stops the call's timeout."""
 
     put: Callable[[PersonAsked], Awaitable[PersonAnswer]]
     paused: Callable[[], AbstractContextManager[None]]
@@ -48,7 +48,7 @@ class Http(NamedTuple):
 
 
 class Stdio(NamedTuple):
-    """A program that is one. `environment` is all that it gets, `scope` what a sandbox holds it to."""
+    """A server that is a program. `environment` is its whole environment, `scope` its sandbox."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -69,7 +69,7 @@ class ServerConfig(NamedTuple):
 
 
 def origin_of(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port of a URL, in one spelling. Raises ValueError for what is none."""
+    """Scheme, host and port of a URL, in canonical spelling. Raises ValueError if it is not a URL."""
     parts = urlsplit(url)
     default: dict[str, int] = {"http": 80, "https": 443}
     scheme = parts.scheme.lower()
@@ -82,7 +82,7 @@ def token_file(folder: str, url: str) -> str:
 
 
 def read_tokens(folder: str, url: str) -> tuple[str, ...]:
-    """The tokens in that file, and the secret of the client; none where it cannot be read."""
+    """The tokens in that file, and the secret of the client; none if it cannot be read."""
     try:
         with open(token_file(folder, url), "rb") as file:
             kept = orjson.loads(file.read(1 << 20))
