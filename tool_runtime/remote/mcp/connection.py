@@ -1,8 +1,8 @@
 """One session with an MCP server, by the official SDK; the only module that brings it along.
 
-A session lives in a task of its own, since the SDK's scopes are entered and left by the same one. The SDK negotiates
-which of its two eras it speaks: with `initialize`, or without. What a server asks of its client is refused: it is given
-no model and no files, and a person only where the user's configuration says so (`wire`).
+A session has its own task, because the SDK's scopes must be entered and left by the same one. The SDK negotiates one of
+its two eras: with `initialize`, or without. Requests of a server to its client are rejected: it gets no model and no
+files, and may ask a person only if the user's configuration allows it (`wire`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 
 
-for _name in ("mcp", "client"):  # what it says of a failure comes as one, and not as lines on standard error
+for _name in ("mcp", "client"):  # its failures are raised, not printed to standard error
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _Result = types.CallToolResult | types.InputRequiredResult
@@ -59,7 +59,7 @@ _FAULTS: Final = (
 """Exceptions that the SDK and the layers below it may raise."""
 _MAX_SAID: Final = 500
 _GOODBYE_S: Final = 2.0
-_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"  # as OpenSSL says that a certificate is nobody's who is trusted
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's message for an untrusted certificate
 _TERMINATED: Final = "Session terminated"
 _BAD_HEADERS: Final = "its x-mcp-header is not one that a call can carry"
 
@@ -85,7 +85,7 @@ class ServerConnection:
         self._questions = ServerQuestions(f"mcp:{config.name}")
 
     async def open(self) -> None:
-        """Connect, and agree on a version. Raises ToolFault where the server does not answer in time."""
+        """Connect, and negotiate a version. Raises ToolFault if the server does not answer in time."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(opened), name=f"mcp {self._config.name}")
         limit_s = self._config.connect_timeout_s
@@ -109,13 +109,13 @@ class ServerConnection:
 
     @property
     def is_open(self) -> bool:
-        """True if a request may be sent on it, as far as is known."""
+        """True if a request may be sent on it, as far as known."""
         ended = self._process is not None and self._process.has_ended
         return self._client is not None and self._task is not None and not self._task.done() and not ended
 
     async def tools(self) -> tuple[list[Any], dict[str, str]]:
-        """The server's tools as it describes them, whatever that is, and by name why others are left out, among them
-        those of pages that cannot be read. Raises ToolFault where nothing can be read, or not in time."""
+        """The server's tools as it describes them, unchecked, and by name the reasons for omitted ones, including those
+        of unreadable pages. Raises ToolFault if nothing can be read, or not in time."""
         tools: list[Any] = []
         rejected: dict[str, str] = {}
         cursors: list[str | None] = [None]
@@ -163,8 +163,8 @@ class ServerConnection:
         progress: Callable[[float, float | None, str | None], Awaitable[None]],
         asking: Asking | None = None,
     ) -> Any:
-        """The result of a tool as the server sends it, whatever that is, without a limit of time; cancelling it tells
-        the server. `asking` is how the server asks a person. Raises NotSent, ToolFault."""
+        """The result of a tool as the server sends it, unchecked and without timeout; a cancellation is sent to the
+        server. `asking` handles questions to a person. Raises NotSent, ToolFault."""
 
         async def once(request: types.CallToolRequest) -> Any:
             result, answer = await self._ask(
@@ -189,7 +189,7 @@ class ServerConnection:
         """End the session, and the program of one over stdio."""
         self._stop.set()
         if self._task is not None and not self._task.done():
-            if self._client is not None:  # else there is nobody yet to say goodbye to
+            if self._client is not None:  # else there is no session to close yet
                 await asyncio.wait([self._task], timeout=_GOODBYE_S)
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -250,8 +250,8 @@ class ServerConnection:
         return self._client.session
 
     async def _ask(self, send: Callable[[], Awaitable[Any]], *, is_call: bool = False) -> tuple[Any, Any]:
-        """Send one request: the SDK's reading of the answer, and the result as the server sent it. Raises ToolFault,
-        and for a call NotSent where the server has not got it."""
+        """Send one request: returns the answer as read by the SDK, and the result as sent by the server. Raises
+        ToolFault, and for a call NotSent if the server did not get it."""
         if not self.is_open:
             raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
         self._refusals.clear()
@@ -278,7 +278,7 @@ class ServerConnection:
         if error.code == types.HEADER_MISMATCH and is_call:
             return _HeadersDiffer()
         if error.code == types.INVALID_REQUEST and error.message == _TERMINATED:
-            self._stop.set()  # the server does not know the session, and so has done nothing
+            self._stop.set()  # the server does not know the session, so it did nothing
             return NotSent() if is_call else ToolFault(FaultKind.NETWORK, "the server has ended the session")
         if error.code == types.CONNECTION_CLOSED:
             return await self._cut_off(error, is_call=is_call)
@@ -323,7 +323,7 @@ class ServerConnection:
         return f" ({'; '.join(said)})" if said else ""
 
     def explain(self, fault: ToolFault) -> ToolFault:
-        """The fault of a tool, with what the program's sandbox refused to it."""
+        """The fault of a tool, with the denials of the program's sandbox."""
         refused = () if self._process is None else self._process.refusals(str(fault))
         if not refused:
             return fault
@@ -349,7 +349,7 @@ def _line(error: Exception) -> str:
 
 _EVENTS = "text/event-stream"
 _EVENT_END = re.compile(rb"\r\n\r?\n|\n\r?\n|\r\r")
-MAX_MENDED_BYTES = 3 * MAX_ANSWER_BYTES  # of an event once it is mended: an answer in it stands there as a text
+MAX_MENDED_BYTES = 3 * MAX_ANSWER_BYTES  # of a repaired event, in which an answer is a text
 _PASSING = (408, 425, 429)  # of the errors of a client, those that pass
 
 
@@ -358,7 +358,7 @@ class ServerAnswerTooLarge(httpx2.StreamError):
 
 
 class LastError:
-    """The server's last answer that was an error. `for_good`: it would say so again."""
+    """The server's last error. `for_good`: a retry would fail the same way."""
 
     def __init__(self) -> None:
         self.last: str | None = None
@@ -400,8 +400,8 @@ def _tls(place: Http) -> ssl.SSLContext:
 
 
 class _OneOrigin(httpx2.AsyncBaseTransport):
-    """Sends the token to the server's own origin only, counts what comes, and mends the messages in it. An answer is
-    not decompressed: a few bytes could become many behind the count."""
+    """Sends the token to the server's own origin only, counts received bytes, and repairs the messages in them. An
+    answer is not decompressed, because a few bytes could become many after the count."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, place: Http, refusals: LastError, incoming: Incoming) -> None:
         self._inner = inner
@@ -492,7 +492,7 @@ def _mend_event(raw: bytes, mend: Callable[[bytes], list[dict[str, Any]]]) -> by
     data = b"\n".join(value.removeprefix(b" ") for name, _, value in lines if name == b"data")
     others = b"".join(b"".join(line) + b"\n" for line in lines if line[0] in (b"id", b"retry"))
     messages = mend(data) if data.strip() else []
-    if not messages:  # what it says of the stream itself still counts
+    if not messages:  # its fields about the stream still apply
         return others + b"data:\n\n"
     return b"".join(others + b"data: " + orjson.dumps(message) + b"\n\n" for message in messages)
 

@@ -1,7 +1,7 @@
-"""OAuth for a server that asks for it: the SDK's flow, with tokens that are kept in the state directory.
+"""OAuth for a server that requires it: the SDK's flow, with tokens stored in the state directory.
 
-A session has nobody at a browser: it uses the tokens that there are, and renews them. `agent-host doctor --authorize`
-gets them first.
+A session has no browser: it uses the stored tokens, and renews them. `agent-host doctor --authorize` gets the first
+ones.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class Browser(NamedTuple):
-    """Somebody at a browser: `send_to` shows the page of an authorization server, and `sent_back` gives what that page
-    sends back to `port` of this machine. Raises ToolFault where it sends back that nobody agreed."""
+    """A person's browser: `send_to` opens the page of an authorization server, and `sent_back` returns that page's
+    answer to `port` of this machine. Raises ToolFault if the person did not agree."""
 
     send_to: Callable[[str], Awaitable[None]]
     sent_back: Callable[[], Awaitable[Any]]
@@ -52,8 +52,9 @@ class _Kept(BaseModel):
 
 
 class TokenFile:
-    """A TokenStorage of the SDK: one file a server, for its owner alone; what cannot be read is not there. A client
-    registered with another `redirect_uri` is not known. `on_secrets` gets tokens and secrets before they are kept."""
+    """A TokenStorage of the SDK: one file for each server, readable by its owner only; an unreadable file counts as
+    missing. A client registered with another `redirect_uri` is ignored. `on_secrets` gets tokens and secrets before
+    they are stored."""
 
     def __init__(
         self,
@@ -70,8 +71,8 @@ class TokenFile:
         self._context: OAuthContext | None = None
 
     def remind(self, context: OAuthContext) -> None:
-        """Tell the SDK what it has forgotten since the process that got the tokens ended: when they end, and where they
-        are renewed. It asks a storage for neither, and would have somebody authorize this program anew."""
+        """Restore the SDK's state from the process that got the tokens: their expiry, and the address that renews them.
+        The SDK reads neither from a storage, and would require a new authorization."""
         self._context = context
         kept = self._read()
         context.token_expiry_time = kept.expires_at
@@ -121,7 +122,7 @@ class TokenFile:
             return _Kept()
 
     def _update(self, found: dict[str, Any]) -> None:
-        """Keep what is `found` as well; it is on the disk then, as the tokens before may be good for nothing."""
+        """Store `found` as well, synced to the disk, because the previous tokens may be invalid."""
         kept = self._read().model_copy(update=found)
         folder, name = os.path.split(self._path)
         with open_directory(os.path.realpath(folder), create=PRIVATE_DIRECTORY) as directory:
@@ -129,7 +130,7 @@ class TokenFile:
 
 
 class _Context(OAuthContext):
-    """The SDK's, which looks at what is kept before it calls a token old."""
+    """The SDK's, which reads the stored tokens before it treats a token as expired."""
 
     def is_token_valid(self) -> bool:
         """See OAuthContext."""
@@ -147,8 +148,8 @@ def oauth_of(
     browser: Browser | None = None,
     on_secrets: Callable[[Iterable[str | None]], None] = lambda _: None,
 ) -> OAuthClientProvider:
-    """Return the authentication of requests to a server. `browser` shows somebody the page of an authorization server;
-    without it a page that would have to be shown is a fault. `on_secrets` gets what is not to be shown or recorded."""
+    """Return the authentication of requests to a server. `browser` opens the page of an authorization server; without
+    it a required page is a fault. `on_secrets` gets values to be redacted."""
 
     async def nobody(*_: Any) -> Any:
         raise OAuthFlowError(f"this program is not authorized yet: agent-host doctor --authorize {name}")

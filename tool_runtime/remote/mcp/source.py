@@ -1,8 +1,8 @@
-"""An MCP server as a source of tools: connected when it is first needed, and again when the connection is lost.
+"""An MCP server as a source of tools: connected on first use, and again after a lost connection.
 
-The result of a call is read as the model and the host take it (TR 9.5), item by item (decision 0096). All of it is what
-another program says, and the call has taken effect whatever form the result has. So a part that cannot be read costs
-only itself, and is named in its place; of a kind that is not known its JSON is shown.
+The result of a call is converted for the model and the host (TR 9.5), item by item (decision 0096). It comes from
+another program, and the call has taken effect whatever form the result has. So only an unreadable part is lost, and a
+line names it; a part of an unknown kind is shown as JSON.
 """
 
 from __future__ import annotations
@@ -43,17 +43,16 @@ _TRIES: Final = 3
 _PAUSE_S: Final = 0.25
 _MAX_PARTS: Final = 200
 _MAX_LINE: Final = 500
-_MAX_SHOWN_CHARS: Final = 4_000  # of a part of a kind that is not known: it may hold a file
+_MAX_SHOWN_CHARS: Final = 4_000  # of a part of an unknown kind, which may contain a file
 _UNKNOWN_BYTES: Final = "application/octet-stream"
 _NO: Final = ("", "0", "false", "no", "null", "none")
 _BESIDE: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType", "ttlMs", "cacheScope"})
 
 
 class McpSource(Source):
-    """A Source. `start` starts a program that runs on; `on_changed` is called when the server says that its tools have
-    changed. Without a `browser` nobody is there to authorize this program; `ask_person` puts a question of a server to
-    a person, if its entry lets it ask. `on_secrets` gets the tokens that OAuth has brought, `pause` waits for so many
-    seconds between two tries to connect."""
+    """A Source. `start` starts a long-running program; `on_changed` is called when the server reports changed tools.
+    Without a `browser` this program cannot be authorized; `ask_person` asks a person a server's question, if its entry
+    allows that. `on_secrets` gets OAuth tokens, `pause` waits this many seconds between two attempts to connect."""
 
     def __init__(
         self,
@@ -93,8 +92,8 @@ class McpSource(Source):
         return listed
 
     async def _refuse_changed(self, connection: ServerConnection, tool: Definition) -> None:
-        """Raises ToolFault for a tool that is by now another one than the task has: what runs there is not what was
-        judged. A connection that is new, or that has spoken of changes, is asked first."""
+        """Raises ToolFault for a tool that differs from the task's version, because policy judged another one. A new
+        connection, or one that reported changes, is queried first."""
         if self._identities is None or self._identities[0] is not connection:
             await self._list(connection)
         if self._identities is None or self._identities[1].get(tool.name) == tool.identity:
@@ -106,7 +105,7 @@ class McpSource(Source):
         )
 
     async def call(self, tool: Definition, call: CallContext) -> ToolOutput:
-        """See Source. A call is sent once, and once more only where the server cannot have got it."""
+        """See Source. A call is sent once, and again only if the server cannot have received it."""
         name, put = tool.name.partition("/")[2], self._ask_person
         asking = None if put is None else Asking(functools.partial(put, call.request), call.clock.paused)
         for again in (True, False):
@@ -196,12 +195,12 @@ def _definitions(server: str, tools: Sequence[Any], rejected: dict[str, str]) ->
 # the largest of which takes less than a tenth of a second: there a finder raises what nothing catches.
 
 _CHANGING = threading.Lock()
-"""`sys.meta_path` gets a new list: an import of another thread may be in the middle of the one that there is, and would
-pass over a finder where that one moves."""
+"""`sys.meta_path` gets a new list: an import in another thread may be iterating over the present one, and would skip a
+finder if that moved."""
 
 
 class Stopped(BaseException):
-    """Nobody waits for this import any more. No Exception: modules catch those, and go on without what they miss."""
+    """This import was abandoned. Not an Exception, because modules catch those and continue without the import."""
 
 
 class SdkImport(MetaPathFinder):
@@ -212,7 +211,7 @@ class SdkImport(MetaPathFinder):
         self._thread: int | None = None
 
     def load(self) -> Any:
-        """The module that brings the SDK along. Raises ToolFault where it is not there, or after `stop`."""
+        """The module that imports the SDK. Raises ToolFault if it is not installed, or after `stop`."""
         self._thread = threading.get_ident()
         with _CHANGING:
             sys.meta_path = [self, *sys.meta_path]
@@ -230,8 +229,8 @@ class SdkImport(MetaPathFinder):
         return connection
 
     def stop(self) -> None:
-        """Have `load` end at its next module. What it has imported is not to be used from then on: packages may be
-        there in part, so this is for a process that ends."""
+        """End `load` at its next module. Its imports must not be used afterwards, because packages may be incomplete;
+        so this is for a process that ends."""
         self._stopped = True
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
@@ -244,9 +243,9 @@ class SdkImport(MetaPathFinder):
 def output_of(
     result: Any, request: ToolRequest, output_schema: Mapping[str, Any] | None, threshold_bytes: int
 ) -> ToolOutput:
-    """The output of a call, whatever the server sent: text joined, all else as artifacts that it names; a text of more
-    than `threshold_bytes` is one as well. Raises ToolFault, with partial output, for a result that says that the call
-    failed."""
+    """The output of a call from any answer of the server: joined text, and everything else as artifacts that it names;
+    a text of more than `threshold_bytes` is one as well. Raises ToolFault, with partial output, for a result that
+    reports a failed call."""
     fields = result if isinstance(result, dict) else {"content": result}
     parts = _ResultParts(request)
     content = fields.get("content")
@@ -281,7 +280,7 @@ def _is_true(flag: Any) -> bool:
 
 
 def _problem(value: Any, schema: Mapping[str, Any] | None) -> str | None:
-    """Why the structured content is not what the tool promises; None where it is (TR 9.3)."""
+    """Return why the structured content does not match the tool's schema; None if it does (TR 9.3)."""
     if schema is None:
         return None
     if value is None:

@@ -1,7 +1,7 @@
-"""Messages of a server: mended before the SDK's models see them (decision 0096), and its questions to a person.
+"""Messages of a server: repaired before the SDK's models read them (decision 0096), and its questions to a person.
 
-The SDK refuses a whole answer for one field of it, and drops a message whose envelope is odd, so that the call waits
-for its timeout. Here a message is read as far as it can be, and written again in the form that the SDK takes:
+The SDK rejects a whole answer for one field of it, and drops a message with an odd envelope, so that the call waits for
+its timeout. Here a message is read as far as possible, and encoded again in the form that the SDK accepts:
 
 - The answer to `tools/list` or `tools/call` becomes an empty one of that method. The server's own answer goes with it
   as a text, which `answer_in` reads; `source` takes it item by item.
@@ -120,7 +120,7 @@ class Incoming:
         error, result = message.get("error"), message.get("result")
         if error is not None and result is None:
             return self._answer(key, {"error": _error(error)})
-        if "result" not in message:  # its fields may stand beside the id
+        if "result" not in message:  # its fields may be next to the id
             beside = {name: value for name, value in message.items() if name not in _ENVELOPE}
             result = beside or "[the answer has neither a result nor an error]"
         return self._answer(key, {"result": result})
@@ -152,7 +152,7 @@ def answer_in(meta: Any) -> dict[str, Any] | None:
 
 
 def _is_message(value: Any) -> bool:
-    """True for what is more than a line of a log that happens to be JSON."""
+    """True for a message, as opposed to a log line that happens to be JSON."""
     return isinstance(value, dict) and not value.keys().isdisjoint(("jsonrpc", "method", "result", "error"))
 
 
@@ -191,7 +191,7 @@ def _error(error: Any) -> dict[str, Any]:
 
 
 def _wrap_text(raw: bytes) -> dict[str, Any]:
-    """The answer that a text is which is not JSON. It is no failure of the call unless it says so."""
+    """The answer for a text that is not JSON. It is a failure of the call only if it reports one."""
     text = raw.decode("utf-8", "replace").strip()
     if b'"error"' in raw and b'"result"' not in raw:
         return {"error": {"code": _PARSE_ERROR, "message": f"the answer is not JSON: {text}"}}
@@ -307,9 +307,9 @@ def _drop_depths(raw: bytes) -> bytes:
     return b"".join(kept if level > _MAX_LEVELS else (*kept, raw[behind:]))
 
 
-# Questions of a server to a person in the middle of a call: elicitation (TR 9). In the older era it is a request of the
-# server, which does not say during which call; in the newer one it is the answer to the call, which is then sent again
-# with what the person said. A server that asks outside of a call gets no answer, and so does one that asks too often.
+# Questions of a server to a person during a call: elicitation (TR 9). In the older era it is a request of the server,
+# which does not name the call; in the newer one it is the answer to the call, which is then sent again with the
+# person's answer. A server that asks outside of a call, or too often, gets no answer.
 
 MAX_QUESTIONS: Final = 10  # of one call
 _PAUSE_S: Final = 0.05
@@ -354,8 +354,8 @@ class ServerQuestions:
                 await asyncio.wait(over)
 
     async def finish(self, send: Send, asking: Asking | None) -> Any:
-        """The result of a call, which is sent again with what a server of the newer era asks for. Raises what `send`
-        raises, and ToolFault for what is not given."""
+        """The result of a call, which is sent again with the input that a server of the newer era requests. Raises what
+        `send` raises, and ToolFault for a request that is not granted."""
         async with self.during(asking) as call:
             answer = await send({})
             for number in range(MAX_QUESTIONS):
@@ -382,7 +382,8 @@ class ServerQuestions:
         return await self._ask(self._calls, params)
 
     async def answers(self, call: _AskingCall | None, wanted: types.InputRequests) -> types.InputResponses:
-        """Answer the questions of a call, which is sent again with them. Raises ToolFault for what is not given."""
+        """Answer the questions of a call, which is sent again with the answers. Raises ToolFault for a request that is
+        not granted."""
         found: types.InputResponses = {}
         for key, one in wanted.items():
             if call is None or not isinstance(one, types.ElicitRequest):
@@ -395,7 +396,8 @@ class ServerQuestions:
         return found
 
     async def _ask(self, calls: Sequence[_AskingCall], params: types.ElicitRequestParams) -> _Elicited:
-        """The answer to a question of one of `calls`: it is put under the last of them, and the time of all stands."""
+        """The answer to a question of one of `calls`: it is asked for the last of them, and the timeouts of all
+        stop."""
         latest = calls[-1]
         latest.asked += 1
         if latest.asked > MAX_QUESTIONS:
