@@ -1,9 +1,9 @@
 """Paths, checked again at the time of use (TR 6.1, 8.1; design invariant 6).
 
-`resolve` turns what the model wrote into a real path inside the allowed scope. `open_dir` then opens that path and
-follows no link, so what is opened is what was checked, also where links are moved in between: the system says where the
-descriptor leads, or the path is walked one component at a time by descriptor. Where the system has no
-descriptor-relative calls (Windows), the real path is used as it is.
+`resolve` converts the model's spelling into a real path inside the allowed scope. `open_dir` then opens that path
+without following links, so the opened file is the checked one, even if links change in between: the system reports the
+descriptor's path, or the path is walked one component at a time by descriptor. On systems without descriptor-relative
+calls (Windows), the real path is used directly.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Scope(NamedTuple):
 
 def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
     """Open an existing regular file to read it: its real path, descriptor and status. The caller closes it. Raises
-    ToolFault as `resolve` and `open_regular` do, and OSError as the system says it."""
+    ToolFault as `resolve` and `open_regular` do, and the system's OSError."""
     spelled = _spell(path)
     _refuse_slash(path)
     parent, name = os.path.split(spelled)
@@ -55,7 +55,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
             try:
                 return spelled, *open_regular(directory, name)
             except (OSError, ToolFault):
-                pass  # what follows says what is wrong, if it is no link
+                pass  # the next check reports the problem, if it is not a link
             finally:
                 os.close(directory)
     real = resolve(path, scope)
@@ -64,7 +64,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
 
 
 def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
-    """The real path of a directory, and a descriptor to read its entries by, which the caller closes; None where the
+    """The real path of a directory, and a descriptor for reading its entries, which the caller closes; None if the
     system has no such descriptors. Raises ToolFault."""
     spelled = _spell(path)
     if not _out_of_scope(spelled, spelled, scope):
@@ -81,10 +81,10 @@ def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
 def resolve(
     path: str, scope: Scope, *, to_change: bool = False, through_links: bool = True, own_name: bool = False
 ) -> str:
-    """The real path of `path` (what does not exist yet keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for one
-    that is relative, too long or holds a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover; with
-    `to_change` also for what says which programs git runs, where no allowed path names its `.git`; without
-    `through_links` for one that leads through a symbolic link. `own_name`: a link at its end is not followed."""
+    """The real path of `path` (a nonexistent rest keeps its spelling). Raises ToolFault: INVALID_ARGUMENT for a path
+    that is relative, too long or contains a NUL (TR 8.1), OUT_OF_SCOPE for one that `scope` does not cover; with
+    `to_change` also for files that determine which programs git runs, unless an allowed path names their `.git`;
+    without `through_links` for a path through a symbolic link. `own_name`: a link at its end is not followed."""
     spelled = _spell(path)
     if to_change:
         _refuse_slash(path, own_name=own_name)
@@ -103,13 +103,13 @@ def resolve(
 
 
 def _refuse_slash(path: str, *, own_name: bool = False) -> None:
-    """Raises ToolFault(INVALID_ARGUMENT) for what can only be a directory's name, where a file's is wanted."""
+    """Raises ToolFault(INVALID_ARGUMENT) for a path that can only be a directory's, if a file's is wanted."""
     if path.endswith((os.sep, os.altsep or os.sep)) and (own_name or not os.path.isdir(path)):
         raise ToolFault(FaultKind.INVALID_ARGUMENT, f"it ends in a slash, and so names a directory: {path}")
 
 
 def _is_real(spelled: str) -> bool:
-    """True if the system says at once that no link is in the way, which costs less than a look at each component."""
+    """True if one system call shows that there is no link on the way, which is cheaper than checking each component."""
     fd = open_there(spelled, O_PATH)
     if fd is None:
         return False
@@ -118,7 +118,7 @@ def _is_real(spelled: str) -> bool:
 
 
 def home_directory() -> str:
-    """The real path of the user's home, which is what the host takes `~` for."""
+    """The real path of the user's home, the host's meaning of `~`."""
     return os.path.realpath(os.path.expanduser("~"))
 
 
@@ -149,7 +149,7 @@ def check_scope(spelled: str, real: str, scope: Scope) -> None:
 
 
 def is_in_scope(path: str, scope: Scope) -> bool:
-    """True if the scope covers what an absolute path leads to, and its spelling."""
+    """True if the scope covers the target of an absolute path, and its spelling."""
     return not _out_of_scope(path, os.path.realpath(path), scope)
 
 
@@ -173,15 +173,15 @@ def _table(entries: tuple[str, ...], width: Width) -> Roots:
 
 
 def root_of(real: str, scope: Scope) -> str:
-    """The allowed root that covers the real path, where it names a place; the root of the file system for all else."""
+    """The allowed root that covers the real path, if it names a place; otherwise the root of the file system."""
     root = covering(real, _table(scope.allowed, "narrow"), OS_FAMILY, "narrow") if scope.allowed else None
     return root if root is not None and os.path.isabs(root) and real.startswith(root) else "/"
 
 
 @contextmanager
 def open_parent(real: str) -> Iterator[tuple[int | None, str]]:
-    """Directory descriptor and name under which to read `real`; (None, real) where there are no such descriptors.
-    Raises ToolFault(PATH_CHANGED) when a component is a link by now, and OSError."""
+    """Directory descriptor and name for reading `real`; (None, real) if there are no such descriptors. Raises
+    ToolFault(PATH_CHANGED) if a component has become a link, and OSError."""
     parent, name = os.path.split(real)
     if not name:
         raise ToolFault(FaultKind.IS_DIRECTORY, f"is a directory: {real}")
@@ -194,7 +194,7 @@ def open_parent(real: str) -> Iterator[tuple[int | None, str]]:
 
 @contextmanager
 def hold_open(fd: int) -> Iterator[int]:
-    """The descriptor, which is closed behind the block."""
+    """The descriptor, closed after the block."""
     try:
         yield fd
     finally:
@@ -203,7 +203,7 @@ def hold_open(fd: int) -> Iterator[int]:
 
 def open_dir(real: str, *, to_list: bool = False) -> int:
     """Descriptor of the directory `real`, reached without following any link. The caller closes it. `to_list`: its
-    entries can be read, where the user may do that."""
+    entries can be read, if the user may do that."""
     flags = _LIST_FLAGS if to_list else PASS_FLAGS
     there = open_there(real, flags)
     if there is not None:

@@ -1,5 +1,5 @@
-"""Notebooks as cells (TR 4.1): source, outputs as text, pictures; and the text of PDFs by page, where the extra `pdf`
-is installed, which blocks. The file is somebody's: every part of it may be missing, of another type, or huge."""
+"""Notebooks as cells (TR 4.1): source, outputs as text, pictures; and the text of PDFs by page, if the extra `pdf` is
+installed, which blocks. The file is untrusted: every part of it may be missing, of another type, or huge."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TEXTS: Final = ("text/markdown", "text/plain", "text/latex")
 
 
 class NotANotebook(Exception):
-    """It cannot be shown as cells; the message says why."""
+    """It cannot be shown as cells; the message is the reason."""
 
 
 class Notebook(NamedTuple):
@@ -100,7 +100,7 @@ class _CellWriter:
             said = _clean_output("\n".join(lines))
             name, why = _clean_output(_text(output.get("ename"))), _clean_output(_text(output.get("evalue")))
             error = f"{name}: {why}" if why else name
-            # A traceback may be cut, or leave out what the error says.
+            # A traceback may be cut, or lack the error's message.
             yield said if error in said else f"{said}\n{error}".lstrip("\n")
         else:
             data = output.get("data")
@@ -184,7 +184,7 @@ PDF_LIMITS: Final = PdfLimits()
 
 
 class PdfOutcome(NamedTuple):
-    """`text` is what is shown, within its limit. `problem` says why not all of it was read."""
+    """`text` is the shown text, within its limit. `problem` is the reason why not all of it was read."""
 
     text: str
     size_bytes: int
@@ -193,7 +193,7 @@ class PdfOutcome(NamedTuple):
 
 
 def find_extra() -> str | None:
-    """The place where the extra is installed, None if it is not. The host keeps workspaces off its search path."""
+    """The extra's location, None if it is not installed. The host excludes workspaces from its search path."""
     found = importlib.util.find_spec("pypdf")
     return None if found is None or found.origin is None else os.path.dirname(os.path.dirname(found.origin))
 
@@ -232,7 +232,7 @@ class _PdfReading:
         self._timer.start()
 
     def pages(self) -> Iterator[str]:
-        """Each page's text behind a line that names it. Afterwards `problem` says what was not read."""
+        """Each page's text after a line with its number. Afterwards `problem` describes unread parts."""
         output = self._process.stdout
         size = at = count = 0
         while output is not None and (line := output.readline(_MAX_LINE_BYTES)):

@@ -1,5 +1,5 @@
-"""Exact replacements in a text, all or none. Pure: what an edit will leave is also computed before it runs, so that
-after a crash the file itself tells whether it happened."""
+"""Exact replacements in a text, all or none. Pure: the result of an edit is also computed before it runs, so that after
+a crash the file shows if it happened."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Edit(NamedTuple):
 
 
 class EditProblem(Exception):
-    """Why nothing is edited. `number` is that of the edit, from 1; `found` says how often its old text was found in
-    `text`, the text that the edits before it leave; None where that is not what is wrong."""
+    """The reason why nothing is edited. `number` is that of the edit, from 1; `found` is the number of matches of its
+    old text in `text`, the result of the edits before it; None if that is not the problem."""
 
     def __init__(self, message: str, number: int, *, found: int | None = None, text: str = "") -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class EditProblem(Exception):
         self.text = text
 
     def explain(self, path: str, edits: Sequence[Edit]) -> str:
-        """The problem with what the model needs to make a better edit."""
+        """The problem with information for a better edit."""
         which = f"edit {self.number} of {len(edits)}: " if len(edits) > 1 else ""
         old = edits[self.number - 1].old
         more = ""
@@ -135,7 +135,7 @@ class _CellSource(NamedTuple):
 
 
 def edit_notebook(before: bytes, edits: Sequence[Edit]) -> EditedFile:
-    """`apply_edits` for a notebook by its cells. Raises EditProblem, also where its text would not be JSON any more."""
+    """`apply_edits` for a notebook by its cells. Raises EditProblem, also if its text would no longer be JSON."""
     try:
         text = before.removeprefix(_BOM).decode()
         sources = list(_sources(text))
@@ -177,7 +177,7 @@ def _edit_cells(now: list[str], edit: Edit, number: int) -> int:
         old, new, cells = old[head.end() :], new[head.end() :], range(int(head[1]) - 1, int(head[1]))
     shown = {cell: _display(now[cell]) for cell in cells}
     found = {cell: source.count(old) for cell, source in shown.items() if old and old in source}
-    if head is not None and not old and len(cells) == 1:  # above what is in the cell
+    if head is not None and not old and len(cells) == 1:  # above the cell's content
         now[cells[0]] = new.removesuffix("\n") if not now[cells[0]] else new + now[cells[0]]
         return 1
     count = sum(found.values())
@@ -209,7 +209,7 @@ def _encode_source(text: str, source: _CellSource, changed: str) -> str:
     if not lines:
         return "[]"
     form = _MANY.match(was)
-    if form is None:  # it was empty: as a line below the one that it stands in
+    if form is None:  # it was empty: as a line below its own
         line = text[: source.begin].rpartition("\n")[2]
         indent = line[: len(line) - len(line.lstrip())]
         lead, end = (f"\n{indent} ", f"\n{indent}") if "\n" in text[: source.begin] else ("", "")
@@ -246,7 +246,7 @@ def _members(text: str, begin: int) -> Iterator[tuple[str, int, int]]:
 
 
 def _parts(text: str, begin: int, ends: str) -> Iterator[tuple[int, Any, int]]:
-    """The parts between brackets and commas: where each begins, the first value there, and where that ends."""
+    """The parts between brackets and commas: the start of each, its first value, and the end of that."""
     at = _skip(text, begin)
     if text[at : at + 1] != ends[0]:
         raise ValueError(f"no {ends}")
@@ -276,8 +276,8 @@ _LIKENESS: Final = 0.5
 
 
 def nearest_lines(text: str, old: str) -> str:
-    """Lines of `text` that are most like the first line of `old` which says something, with their numbers; a sentence.
-    Looks at the first 20,000 lines."""
+    """Lines of `text` that are most similar to the first nonempty line of `old`, with their numbers, as a sentence.
+    Searches the first 20,000 lines."""
     lines = text.splitlines()[:_MAX_LINES]
     wanted = next((line.strip() for line in old.splitlines() if line.strip()), "")
     if not wanted or not lines:

@@ -1,10 +1,10 @@
 """Files searched by a regular expression of RE2's syntax, in time that is linear in the text. Blocking: callers run it
 in a thread.
 
-A line is what stands between line feeds, and a pattern is held against one line at a time. A return at its end belongs
-to it where the pattern names one. A byte order mark says how a file is read, as for ReadFile; other files with a null
-byte in their first 8 KiB are binary and are passed over. Where there are many files and `rg` is there, it finds those
-that have a match; what is shown is read here all the same, so both ways give the same answers in the same order.
+A line is the text between line feeds, and a pattern is matched against one line at a time. A return at its end belongs
+to it if the pattern names one. A byte order mark determines a file's encoding, as for ReadFile; other files with a null
+byte in their first 8 KiB are binary and are skipped. If there are many files and `rg` is installed, it finds those with
+a match; the shown lines are read here in any case, so both ways give the same answers in the same order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Mode = Literal["content", "files", "counts"]
 MANY_FILES: Final = 500  # from here on `rg` is worth a process
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024  # larger files are not searched, and counted
 _LONGEST_MARK: Final = 4
-_WIDE: Final = ("utf-16-le", "utf-16-be")  # the ones that `rg` knows by their marks, too
+_WIDE: Final = ("utf-16-le", "utf-16-be")  # those that `rg` also recognizes by their marks
 _NAMES_RETURN: Final = re.compile(r"\r|\\(?:r|x0[dD]|x\{0*[dD]\}|0?15)|cntrl")
 _LINE_BREAK: Final = re.compile(r"\n|(?<!\\)(?:\\\\)*\\n")
 
@@ -82,7 +82,7 @@ class GrepParams(NamedTuple):
 
 
 class MatchLine(NamedTuple):
-    """A line of a file, from 1, without its end; `start` is where the match begins in it, None for context."""
+    """A line of a file, from 1, without its end; `start` is the start of the match in it, None for context."""
 
     number: int
     text: bytes
@@ -90,7 +90,7 @@ class MatchLine(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A file with matches, by its path from the root; `matches` is 0 where nobody counted, `lines` are for content."""
+    """A file with matches, by its path from the root; `matches` is 0 if not counted, `lines` are for content."""
 
     path: str
     matches: int = 0
@@ -98,8 +98,9 @@ class Hit(NamedTuple):
 
 
 class GrepOutcome(NamedTuple):
-    """`hits` in the order of the walk, which has counted what is left out. `files` were searched, `large` and
-    `unreadable` could not be. `more`: there are matches beyond the limit; `stopped` says why not all was searched."""
+    """`hits` in the order of the walk, which has counted the omitted entries. `files` were searched, `large` and
+    `unreadable` could not be. `more`: there are matches beyond the limit; `stopped` is the reason for an incomplete
+    search."""
 
     hits: list[Hit]
     files: int
@@ -167,8 +168,8 @@ class _Search:
         self.stopped: str | None = None
 
     def candidates(self, root: str, walk: Walk) -> tuple[list[_Files], Mapping[str, set[str]] | None]:
-        """The files of the walk that are to be searched; and the names, by folder, of those in which `rg` finds the
-        pattern, None where it is not asked, or does not take the question."""
+        """The files of the walk to be searched; and the names, by folder, of those in which `rg` finds the pattern,
+        None if it is not used, or does not support the pattern."""
         params = self._params
         glob = None if params.glob is None else glob_below(params.glob, root, params.path)
         rg: Search | None = None
@@ -221,7 +222,7 @@ class _Search:
             try:
                 with hold_open(open_dir(files.real)) if BY_DESCRIPTOR else nullcontext() as fd:
                     hits += self._search_folder(fd, files, strictly=strictly)
-            except (OSError, ToolFault):  # of the directory itself: what is wrong with a file is dealt with there
+            except (OSError, ToolFault):  # of the directory itself; problems with a file are handled there
                 if strictly or self._abandoned.flag:
                     raise
                 self.unreadable += len(files.names)
@@ -287,7 +288,7 @@ class _Search:
         return True
 
     def _matching(self, content: bytes) -> Iterator[tuple[int, int, int]]:
-        """Each matching line: where it begins and ends, and where the match begins in it."""
+        """Each matching line: its start, its end, and the start of the match in it."""
         at, size = 0, len(content)
         search = self._wanted.search
         while at < size:
@@ -298,9 +299,9 @@ class _Search:
             start = content.rfind(b"\n", at, place) + 1 or at
             end = content.find(b"\n", place)
             end = size if end < 0 else end
-            if start == size:  # behind the last line feed there is no line
+            if start == size:  # there is no line after the last line feed
                 return
-            alone = search(content[start:end])  # what was found may reach over the end of the line
+            alone = search(content[start:end])  # the match may extend beyond the end of the line
             if alone is not None:
                 yield start, end, alone.span()[0]
             at = end + 1
@@ -341,9 +342,9 @@ def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Itera
         yield MatchLine(number, content[start:end], None)
 
 
-# `rg`, where it is installed, says which of many files have a match, by what RE2 would find. The two engines differ in
-# what they take and, for a few constructs, in what that means: a pattern that `translate_pattern` gives no words for,
-# in which both mean the same, is RE2's alone.
+# `rg`, if installed, finds which of many files have a match, equal to RE2's. The two engines differ in their syntax
+# and, for a few constructs, in its meaning: a pattern that `translate_pattern` cannot express with the same meaning for
+# both is used with RE2 alone.
 
 _MAX_BATCH_BYTES: Final = 512 * 1024
 # The first process begins soon; the others are few, since each costs some milliseconds.
@@ -426,8 +427,8 @@ class Search:
             self._ask()
 
     def answer(self, abandoned: Abandoned) -> dict[str, set[str]] | None:
-        """The names of the files with a match, by their folders; None where there are too few files to ask, or where it
-        does not take the question. Raises ToolFault for a call that has been given up."""
+        """The names of the files with a match, by folder; None if there are too few files, or if `rg` does not support
+        the pattern. Raises ToolFault for an abandoned call."""
         try:
             if self._files < self._least_files:
                 return None
@@ -467,7 +468,7 @@ class Search:
 
 
 def _read_output(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Abandoned) -> bytes | None:
-    """The output; None if it fails for anything but files that it cannot read: of those it says nothing."""
+    """The output; None if it fails for any reason but unreadable files, which it does not report."""
     while True:
         try:
             _, complaint = process.communicate(timeout=_POLL_S)
@@ -481,7 +482,7 @@ def _read_output(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: A
 
 
 def find_ripgrep(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
-    """`rg` as PATH has it, followed to where it leads; None if there is none that lies in no place `outside`."""
+    """The real path of `rg` on PATH; None if there is none outside of the places `outside`."""
     program = find_program("rg", search_path, outside)
     if program is None:
         return None
@@ -490,7 +491,7 @@ def find_ripgrep(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
 
 
 def translate_pattern(pattern: str, *, with_returns: bool = True) -> str | None:
-    """A pattern of RE2's syntax as `rg` means the same by it, None for one of which that is not known. Unless
+    """A pattern of RE2's syntax in the form with the same meaning for `rg`, None if there is no known one. Unless
     `with_returns`, it also finds lines that match without the return before their end."""
     written: list[str] = []
     at = 0
@@ -543,7 +544,7 @@ def _class(text: str) -> str | None:
     return f"[{'^' if text.startswith('[^') else ''}{''.join(written)}]"
 
 
-# Listings and searches as the tools of all families make them. They block; what is small and near runs at once.
+# Listings and searches of the tools of all families. They block; small and near ones run at once.
 
 _LISTED_AT_ONCE: Final = 200
 _PAGED_AT_ONCE: Final = 500
@@ -581,7 +582,7 @@ class Trees:
         return listing
 
     def page(self, call: CallContext, *, size: int, **given: Any) -> Page:
-        """Entries behind the page before."""
+        """Entries after the previous page."""
         path, is_recursive = self._path(call), given.get("recursive", False)
         if not is_recursive:
             given["max_entries"] = _MAX_NAMES
@@ -620,7 +621,7 @@ class Trees:
 def _refuse_far(path: str, is_kind: Callable[[int], bool]) -> None:
     try:
         status = os.stat(path)
-    except (OSError, ValueError):  # the call itself says what is wrong
+    except (OSError, ValueError):  # the call itself reports the problem
         raise NeedsThread from None
     if not is_kind(status.st_mode) or not is_near(status):
         raise NeedsThread

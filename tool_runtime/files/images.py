@@ -22,7 +22,7 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those that
 
 
 class Header(NamedTuple):
-    """Sides are pixels, 0 where the bytes do not say. `whole`: nothing is missing, as far as its structure shows."""
+    """Sides are in pixels, 0 if unknown. `whole`: nothing is missing, as far as its structure shows."""
 
     media_type: str
     width: int = 0
@@ -31,7 +31,7 @@ class Header(NamedTuple):
 
 
 class ImageFile(NamedTuple):
-    """A file that begins like a picture. `data` is all of it; None where no model should get it, for `problem`."""
+    """A file that begins like a picture. `data` is all of it; None if no model should get it, because of `problem`."""
 
     header: Header
     data: bytes | None
@@ -39,8 +39,8 @@ class ImageFile(NamedTuple):
 
 
 def header_of(data: bytes) -> Header | None:
-    """Read the header of the picture that `data`, a file or its beginning, holds; None if it does not begin like one.
-    The name of the file counts for nothing."""
+    """Read the header of the picture in `data`, a file or its beginning; None if it does not begin like one. The name
+    of the file is irrelevant."""
     for starts, media_type, read in _FORMATS:
         if starts(data):
             width, height, whole = read(data)
@@ -50,7 +50,7 @@ def header_of(data: bytes) -> Header | None:
 
 
 def check_image(data: bytes) -> ImageFile | None:
-    """The picture that `data` is, or why no model should get it; None where it is none."""
+    """The picture in `data`, or the reason why no model should get it; None if it is not a picture."""
     header = header_of(data)
     if header is None:
         return None
@@ -83,11 +83,11 @@ def _png(data: bytes) -> tuple[int, int, bool]:
 
 
 def _jpeg(data: bytes) -> tuple[int, int, bool]:
-    """Segments of a marker and a length up to the frame header; the end marker stands behind the last scan."""
+    """Segments of a marker and a length up to the frame header; the end marker follows the last scan."""
     at = 2
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
-        if marker == 0xFF:  # fill bytes may stand before a marker
+        if marker == 0xFF:  # fill bytes may precede a marker
             at += 1
             continue
         if marker in _STANDALONE:

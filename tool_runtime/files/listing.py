@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ListedEntry(NamedTuple):
-    """An entry by its path from the directory; `target` is where a link leads, `size` a file's in bytes."""
+    """An entry by its path from the directory; `target` is a link's target, `size` a file's in bytes."""
 
     path: str
     kind: Kind
@@ -37,7 +37,7 @@ class ListedEntry(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A page of entries out of `total`, and the walk, which has counted what is left out."""
+    """A page of entries out of `total`, and the walk, which has counted the omitted entries."""
 
     page: list[ListedEntry]
     total: int
@@ -47,7 +47,7 @@ class Listing(NamedTuple):
 def list_directory(
     path: str, scope: Scope, abandoned: Abandoned, *, offset: int = 0, limit: int = 500, depth: int = 1, **walk: Any
 ) -> Listing:
-    """A page of a directory's entries, in the order of their paths, directories before what is in them. Nothing is
+    """A page of a directory's entries, in the order of their paths, directories before their contents. Nothing is
     ignored. `depth` 1 is the directory's own entries; `walk` are more of WalkParams. Raises ToolFault."""
     root, opened = open_directory(path, scope)
     try:
@@ -134,8 +134,8 @@ def path_bytes(path: str) -> bytes:
 
 
 class Excludes:
-    """Globs in order: each leaves out what it names and all that is below, and one that begins with `!` takes that back
-    in. Raises ToolFault for a glob that means nothing."""
+    """Globs in order: each excludes its matches and everything below, and one that begins with `!` includes them again.
+    Raises ToolFault for a meaningless glob."""
 
     def __init__(self, globs: Sequence[str]) -> None:
         self._rules = [(glob_pattern(glob.removeprefix("!")), glob.startswith("!")) for glob in globs]
@@ -167,9 +167,9 @@ def list_files(
     return sorted(paths), walk.stopped
 
 
-# A page of a directory's entries begins behind a name, so what comes or goes between two pages makes no other entry
-# appear twice or be passed over. A large directory is read and sorted once: as long as it has not changed, the names of
-# the last one are kept, with nothing else of its entries.
+# A page of a directory's entries begins after a name, so entries added or removed between two pages cause no other
+# entry to be repeated or skipped. A large directory is read and sorted once: its names, but nothing else of its
+# entries, are cached until it changes.
 
 _BEFORE_CHECK: Final = "~"  # a name may hold it, too
 _SETTLED_NS: Final = 100_000_000
@@ -178,7 +178,7 @@ _SETTLED_NS: Final = 100_000_000
 
 class Page(NamedTuple):
     """`entries` are paths from the directory at the real path `root`, with their kinds. `more`: others follow.
-    `stopped` says why the search ended before it was through."""
+    `stopped` is the reason for an incomplete search."""
 
     root: str
     entries: list[tuple[str, Kind]]
@@ -186,7 +186,7 @@ class Page(NamedTuple):
     stopped: str | None
 
     def token(self, count: int) -> str:
-        """The token of the page behind the first `count` entries of this one."""
+        """The token of the page after the first `count` entries of this one."""
         return token_of(self.entries[count - 1][0], self.root)
 
 
@@ -210,7 +210,7 @@ class Pager:
         folders: bool = True,
         max_entries: int = MAX_ENTRIES,
     ) -> Page:
-        """One page, behind that of the `token`. Raises ToolFault."""
+        """One page, after that of the `token`. Raises ToolFault."""
         wanted = None if pattern is None else glob_pattern(pattern)
         root = resolve(path, scope)
         after = "" if token is None else path_of(token, root)
@@ -237,7 +237,7 @@ class Pager:
             return False
 
     def _inside(self, walk: Walk, root: str, after: str, size: int) -> Iterator[tuple[str, Kind]]:
-        """The entries behind `after`, a part at a time: policy is asked only for those that are looked at."""
+        """The entries after `after`, in parts: policy decides only about those that are read."""
         names = self._names(walk, root)
         while True:
             part = _part(names, after, size + 1)
@@ -285,8 +285,8 @@ def _entries_after(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
 
 
 def token_of(path: str, root: str) -> str:
-    """The token of the page behind an entry of the directory at `root`: its name, with what JSON cannot hold, and `%`,
-    as `%XX`, and a check by which a token of another directory, or of none, is known."""
+    """The token of the page after an entry of the directory at `root`: its name, with `%` and bytes that JSON cannot
+    represent as `%XX`, and a check that detects invalid tokens and those of other directories."""
     check = _check(path, root)
     if not path.isascii() or "%" in path or not path.isprintable():
         shown = (
@@ -297,7 +297,7 @@ def token_of(path: str, root: str) -> str:
 
 
 def path_of(token: str, root: str) -> str:
-    """The inverse of `token_of`. Raises ToolFault(INVALID_ARGUMENT) for what is no token of this directory."""
+    """The inverse of `token_of`. Raises ToolFault(INVALID_ARGUMENT) if it is not a token of this directory."""
     name, _, check = token.rpartition(_BEFORE_CHECK)
     try:
         path = os.fsdecode(unquote_to_bytes(name))
@@ -321,7 +321,7 @@ _TOKEN: Final = re.compile(rf"(?s)\\.|{_CLASS.pattern}")
 
 
 class BadGlob(ValueError):
-    """A pattern that means nothing; the message says why."""
+    """A meaningless pattern; the message is the reason."""
 
 
 def expression(pattern: str) -> str:
@@ -406,16 +406,16 @@ def _class(negated: str | None, members: str) -> str:
 
 
 def hidden_names(globs: Sequence[str]) -> Callable[[str], bool]:
-    """True for the relative path of an entry that listings and searches pass over with all that is below, since what
-    has such a name tends to hold secrets (SK 5.2). A glob without a slash means a name at any depth; case does not
-    count. Raises BadGlob."""
+    """True for the relative path of an entry that listings and searches skip with everything below, because files with
+    such names tend to contain secrets (SK 5.2). A glob without a slash means a name at any depth; case does not count.
+    Raises BadGlob."""
     patterns = _compile(tuple(globs))
     return lambda path: any(pattern.search(path_bytes(path)) is not None for pattern in patterns)
 
 
 @functools.lru_cache(maxsize=4)
 def _compile(globs: tuple[str, ...]) -> tuple[Pattern, ...]:
-    """Few patterns for many globs: each entry of a walk is held against all of them."""
+    """Few patterns for many globs, because each entry of a walk is matched against all of them."""
     together: list[list[str]] = [[]]
     for glob in globs:
         written = f"(?:{expression(glob)})"

@@ -29,7 +29,7 @@ def main(place: str) -> None:
             _say(page=number + 1, of=count, text=reader.pages[number].extract_text())
     except MemoryError:
         _say(problem="it needs more memory than is given to it")
-    except Exception as error:  # noqa: BLE001  pypdf raises what it likes for a broken file, and this is the last word
+    except Exception as error:  # noqa: BLE001 pypdf raises any exception for a broken file, which ends here
         _say(problem=f"{type(error).__name__}: {error}"[:300])
 
 

@@ -1,5 +1,5 @@
-"""Reading one file (TR 4.1), and windows of lines. Blocking: callers run these in a thread, or at once what is small
-and near. Links that move after the check of a path are refused, and only regular files are ever touched."""
+"""Reading one file (TR 4.1), and windows of lines. Blocking: callers run these in a thread, or at once for a small and
+near file. Links that change after the check of a path are refused, and only regular files are ever opened."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ReadParams(NamedTuple):
 
 
 class ReadOutcome(NamedTuple):
-    """`text` is None for a binary file. `past_end`: the file has fewer lines than `offset`. `seen` is the file as it
-    was. `is_pdf`: it begins like one, and no text of it was read. `rest` says what of the lines is left out, and how it
-    is read."""
+    """`text` is None for a binary file. `past_end`: the file has fewer lines than `offset`. `seen` is the stamp of the
+    file. `is_pdf`: it begins like one, and no text of it was read. `rest` describes the omitted lines and how to read
+    them."""
 
     text: str | None
     size_bytes: int
@@ -104,7 +104,7 @@ def _rest(window: LineWindow, file: FileIO, params: ReadParams, abandoned: Aband
 
 
 def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
-    """The lines of an open file; None for one that is too large, and where bytes do not say where a line ends."""
+    """The lines of an open file; None if it is too large, or if bytes do not determine line ends."""
     file.seek(0)
     count = size = 0
     ends = b"\n"
@@ -121,8 +121,8 @@ def _count_lines(file: FileIO, abandoned: Abandoned) -> int | None:
 
 
 def _head_bytes(status: os.stat_result) -> int:
-    """The number of bytes to read first: a file that is smaller is read to its end, and one byte more shows that it is.
-    Some files of the system say that they are empty and are not."""
+    """The number of bytes to read first: a smaller file is read to its end, and one more byte shows that it ended. Some
+    files of the system report a size of 0 and have content."""
     return min(status.st_size + 1, _CHUNK_BYTES) if status.st_size else _CHUNK_BYTES
 
 
@@ -206,7 +206,7 @@ class FileStamp(NamedTuple):
 
     @classmethod
     def make(cls, status: os.stat_result, content: bytes | None = None) -> FileStamp:
-        """A file with this status; `content` is all that it holds, where that is known."""
+        """A file with this status; `content` is its whole content, if known."""
         stamp = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
         return cls(stamp, "" if content is None else hashlib.sha256(content).hexdigest())
 
@@ -244,7 +244,7 @@ class LineWindow:
 
     @property
     def cut_line(self) -> int | None:
-        """The number of the line from which on the middle is left out; None where it is whole, and for a line alone."""
+        """The number of the first omitted line; None if nothing is omitted, and for a single line."""
         before = self._kept.lines_before_cut
         return None if before is None or self._limit == 1 else self._offset + before
 
@@ -278,7 +278,7 @@ class LineWindow:
         self._keep(shown if self._shortened is None else self._shortened.add(shown))
 
     def text(self) -> str:
-        """The lines that are shown. Nothing may be added behind it."""
+        """The shown lines. Nothing may be added afterwards."""
         if self._shortened is not None:
             self._keep(self._shortened.end())
             self._shortened = None

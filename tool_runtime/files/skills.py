@@ -42,7 +42,7 @@ _TOOL: Final = r"[^\s,()]+(?:\([^)]*\))?"
 
 
 class SkillFolder(NamedTuple):
-    """A folder of skills; `of_workspace`: what lies in it is the workspace's, and not the user's."""
+    """A folder of skills; `of_workspace`: its contents belong to the workspace, not to the user."""
 
     path: str
     of_workspace: bool
@@ -59,7 +59,7 @@ class Skill(NamedTuple):
 
 
 class Skills(NamedTuple):
-    """Those that can be used, by name, and what is wrong with the others, by the name of their folder."""
+    """The usable skills, by name, and the problems of others, by the name of their folder."""
 
     usable: dict[str, Skill]
     unusable: dict[str, str]
@@ -93,7 +93,7 @@ class SkillIndex:
         return found
 
     def find(self, name: str) -> Skill:
-        """A skill of the last look. Raises ToolFault(NOT_FOUND), which says why, where it cannot be used."""
+        """A skill found by the last search. Raises ToolFault(NOT_FOUND) with the reason if it is unusable."""
         skills = self._known or self.skills()
         skill = skills.usable.get(name)
         if skill is None:
@@ -105,7 +105,7 @@ class SkillIndex:
         return skill
 
     def _skill(self, name: str, folder: str, *, of_workspace: bool) -> Skill | str | None:
-        """The skill in the real `folder`, or what is wrong with it; None for one without the file, which is none."""
+        """The skill in the real `folder`, or its problem; None for a folder without the skill file."""
         try:
             with open_parent(os.path.join(folder, FILE)) as (directory, leaf):
                 fd, status = open_regular(directory, leaf)
@@ -169,7 +169,7 @@ def resource_of(skill: Skill, path: str, offset: int, scope: Scope, abandoned: A
 
 
 def _scope_of(skill: Skill, scope: Scope) -> Scope:
-    """The scope of reading in a skill: its folder, and for a workspace's skill only what the call may read as well."""
+    """The scope of reading in a skill: its folder, and for a workspace's skill also limited to the call's scope."""
     if not skill.of_workspace:
         return Scope((skill.folder,))
     if scope.allowed is None or any(
@@ -188,7 +188,7 @@ def _names(folder: str) -> list[tuple[str, bool]]:
 
 
 def _skill(name: str, folder: str, document: Document, *, of_workspace: bool) -> Skill:
-    """Raises ToolFault with what is wrong."""
+    """Raises ToolFault with the problem."""
     fields = document.fields
     given, description = fields.get("name", name), fields.get("description", "")
     if given != name or not re.fullmatch(NAME, name) or len(name) > MAX_NAME:
@@ -244,11 +244,11 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "/": "/", "0": "\
 
 
 class NoFrontMatter(ValueError):
-    """The text does not begin with such fields; `str()` says why."""
+    """The text does not begin with such fields; `str()` is the reason."""
 
 
 class Document(NamedTuple):
-    """The fields by name, and the text behind them."""
+    """The fields by name, and the text after them."""
 
     fields: dict[str, Value]
     body: str

@@ -1,7 +1,7 @@
 """A walk through a tree, for the tools that list and search. Blocking: callers run it in a thread.
 
-Every entry is asked for at policy's rule for trees before it is opened or named: what is not admitted is left out and
-counted. No link is followed, directories are opened by descriptor from the root on.
+Policy's rule for trees decides about every entry before it is opened or named: denied entries are omitted and counted.
+No link is followed; directories are opened by descriptor from the root on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["file", "directory", "link", "other"]
 Names = tuple[tuple["Kind", list[str]], ...]  # the names of a directory, by kind, sorted
-MAX_ENTRIES: Final = 200_000  # entries that one walk looks at; then it stops and says so
+MAX_ENTRIES: Final = 200_000  # entries of one walk; then it stops and reports that
 MAX_DEPTH: Final = 100
 GIT: Final = ".git"
 
@@ -55,9 +55,8 @@ class WalkParams(NamedTuple):
 
 class TreeFolder:
     """A directory of a walk. `path` is from the root, empty or with a slash at its end; `real` is absolute. Names are
-    sorted; `others` are neither regular files nor directories nor links. `sizes` has that of each file in bytes, where
-    it was asked for. `complete`: no file was left out. `to_walk` are directories that are named, or lead to what may be
-    seen."""
+    sorted; `others` are neither regular files nor directories nor links. `sizes` has the size of each file in bytes, if
+    requested. `complete`: no file was omitted. `to_walk` are directories that are named, or contain visible entries."""
 
     def __init__(self, path: str, real: str) -> None:
         self.path = path
@@ -126,8 +125,8 @@ class TreeFolder:
 
 
 class Walk:
-    """One walk. `left_out` counts entries that policy lets nobody see, `ignored` those that .gitignore names, `hidden`
-    those of hidden names, `unreadable` directories that did not open. `stopped` says why not all was walked."""
+    """One walk. `left_out` counts entries that policy denies, `ignored` those in .gitignore, `hidden` those with hidden
+    names, `unreadable` directories that could not be opened. `stopped` is the reason for an incomplete walk."""
 
     def __init__(self, params: WalkParams, abandoned: Abandoned) -> None:
         self.root = params.root
@@ -139,7 +138,7 @@ class Walk:
         self.stopped: str | None = None
 
     def names(self, real: str) -> Names:
-        """The names in the directory at a real path, whatever policy says. Raises OSError."""
+        """The names in the directory at a real path, without policy. Raises OSError."""
         return self._list("", real).names
 
     def admit(self, real: str, entries: Sequence[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
@@ -156,8 +155,8 @@ class Walk:
         return [entry for entry in entries if entry[0] in kept]
 
     def folders(self, behind: str = "") -> Iterator[TreeFolder]:
-        """The directories, each before those in it, by name; with `behind` those that may hold an entry which comes
-        after this path. Raises OSError where the root cannot be opened, ToolFault for a call that has been given up."""
+        """The directories, each before those in it, by name; with `behind` those that may contain an entry after this
+        path. Raises OSError if the root cannot be opened, ToolFault for an abandoned call."""
         passed = behind.split("/")[:-1] if behind else []
         params = self._params
         known = IgnorePatterns() if params.ignored_too else _inherited_patterns(params.root, self._rule)
@@ -303,7 +302,7 @@ _MAX_BYTES: Final = 256 * 1024
 _MAX_PATTERNS: Final = 5000
 _MAX_MEMORY_BYTES: Final = 16 * 1024 * 1024
 _FOLDER_MARK: Final = re.compile(r"\(\?P<[^>]*>/\)")
-"""The slash behind a folder's name, as pathspec marks it: the only group that it names."""
+"""The slash after a folder's name, marked by pathspec's only named group."""
 
 
 class _Pattern:
@@ -316,18 +315,19 @@ class _Pattern:
 
     @functools.cached_property
     def _compiled(self) -> Any:
-        """Without what lies in a folder that the pattern means: each folder on the way has been asked for."""
+        """Without the contents of a folder that matches: each folder on the way has been checked."""
         return re2.compile(_FOLDER_MARK.sub("(?:/$)", self.written), _options())
 
     def names(self, path: str, *, is_folder: bool) -> bool:
-        """True if it means the path itself. A pattern that ends in `/**` means what is in a folder, not the folder."""
+        """True if it matches the path itself. A pattern that ends in `/**` matches the contents of a folder, not the
+        folder."""
         return self._compiled.search(f"{path}/" if is_folder and self._marks_folder else path) is not None
 
 
 class _File(NamedTuple):
-    """One file of patterns, the last one first. It lies in `directory`, a path from the root of the search, empty or
-    with a slash behind it, or above, with the root at `prefix` from there. `any_of` finds a line of paths that it may
-    ignore; None: any may be."""
+    """One file of patterns, the last one first. It is in `directory`, a path from the root of the search, empty or with
+    a slash at its end, or above, with the root at `prefix` from there. `any_of` matches a line of paths that it may
+    ignore; None: it may ignore any."""
 
     patterns: Sequence[_Pattern]
     any_of: Any
@@ -339,7 +339,7 @@ class _File(NamedTuple):
         return self.prefix + directory[len(self.directory) :]
 
     def verdict(self, path: str, *, is_folder: bool) -> bool | None:
-        """True if the path is ignored; None where no pattern names it."""
+        """True if the path is ignored; None if no pattern matches it."""
         return next((one.ignores for one in self.patterns if one.names(path, is_folder=is_folder)), None)
 
 
@@ -379,7 +379,7 @@ class IgnorePatterns:
 
 
 def read_patterns(directory: str, name: str = NAME) -> list[str]:
-    """The lines of the file of patterns in a directory, a real path; none where there is not a regular file. 256 KiB at
+    """The lines of the file of patterns in a directory, a real path; none if there is no regular file. 256 KiB at
     most."""
     try:
         with open_parent(os.path.join(directory, name)) as (parent, entry):
@@ -391,8 +391,8 @@ def read_patterns(directory: str, name: str = NAME) -> list[str]:
 
 
 def users_patterns() -> list[str]:
-    """The lines of the user's own file of patterns, which hold in every repository (gitignore(5)): that of
-    core.excludesFile in the user's configuration, else `git/ignore` where configuration lies."""
+    """The lines of the user's own file of patterns, which apply in every repository (gitignore(5)): core.excludesFile
+    of the user's configuration, else `git/ignore` in the directory of configurations."""
     home = os.path.expanduser("~")
     folder = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "git")
     named = ""
@@ -404,7 +404,7 @@ def users_patterns() -> list[str]:
 
 
 def _lines_of(path: str) -> list[str]:
-    """The lines of a file of the user's, who may have it elsewhere and a link in its place."""
+    """The lines of a user's file, which may be a link."""
     return [] if "\0" in path else read_patterns(*os.path.split(os.path.realpath(path)))
 
 
@@ -417,12 +417,12 @@ def _may_ignore(file: _File, directory: str, files: Sequence[str], folders: Sequ
 
 
 def _path_text(path: str) -> str:
-    """A path as patterns can be held against it: bytes that are no text become question marks."""
+    """A path in matchable form: bytes that are not text become question marks."""
     return path if path.isascii() else path.encode("utf-8", "replace").decode()
 
 
 def _any_of(patterns: Sequence[_Pattern]) -> Any:
-    """An expression that finds a line which one of `patterns` ignores; None where it would be too large."""
+    """An expression that matches a line which one of `patterns` ignores; None if it would be too large."""
     wanted = [f"(?:{_FOLDER_MARK.sub('/', one.written)})" for one in patterns if one.ignores]
     try:
         return re2.compile(f"(?m){'|'.join(wanted)}" if wanted else r"[^\x{0}-\x{10FFFF}]", _options())

@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     from tool_runtime.tool import Abandoned
 
 BEFORE_MAX_BYTES: Final = 4 * 1024 * 1024  # earlier contents up to this size are kept for the diff
-EDIT_MAX_BYTES: Final = 64 * 1024 * 1024  # a larger file is not edited, since all of it is held in memory
+EDIT_MAX_BYTES: Final = 64 * 1024 * 1024  # a larger file is not edited, because it is read into memory
 
 
 class Expected(NamedTuple):
-    """The state that the caller takes a file to be in: `sha256` is what it must be, `seen` what a call saw of it last;
-    None for anything. Only a caller who may read the file (`readable`) is given its hash, which tells of its
-    content."""
+    """The caller's expected state of a file: `sha256` is the required hash, `seen` the stamp of the last call; None for
+    any state. Only a caller who may read the file (`readable`) gets its hash, which reveals its content."""
 
     sha256: str | None = None
     seen: FileStamp | None = None
@@ -48,10 +47,10 @@ class Expected(NamedTuple):
 
 
 class WriteParams(NamedTuple):
-    """`data` replaces the whole file, or with `append` comes behind what is in it. `mark` is unique to the call, and
-    the same for a process that asks after a crash what is left of it. The file gets the permissions `mode`, None for
-    those that it has. Without `through_links` a path through a symbolic link is refused. `kept` is for the content from
-    before while the file is written in place."""
+    """`data` replaces the whole file, or with `append` is added to it. `mark` is unique to the call, and the same for a
+    process that looks for leftovers after a crash. The file gets the permissions `mode`, None for its present ones.
+    Without `through_links` a path through a symbolic link is refused. `kept` is for the previous content while the file
+    is written in place."""
 
     path: str
     scope: Scope
@@ -82,7 +81,7 @@ class WriteOutcome(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The file as it is before a write, without a status if there is none; `content` is None where it is too large."""
+    """The file before a write, without a status if there is none; `content` is None if it is too large."""
 
     status: os.stat_result | None = None
     content: bytes | None = None
@@ -93,7 +92,7 @@ _NO_NEW_FILE: Final = (errno.EBUSY, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def write_file(params: WriteParams, abandoned: Abandoned) -> WriteOutcome:
-    """Replace or create the file. Raises ToolFault; CHANGED where it is not as expected."""
+    """Replace or create the file. Raises ToolFault; CHANGED if it differs from the expected state."""
     refuse_size(len(params.data), params.max_file_size_bytes, params.path)
     real = resolve(params.path, params.scope, to_change=True, through_links=params.through_links)
     kept_bytes = EDIT_MAX_BYTES if params.append else BEFORE_MAX_BYTES
@@ -113,7 +112,7 @@ def edit_file(
     params: WriteParams, edits: Sequence[Edit], read_scope: Scope, max_read_bytes: int | None, abandoned: Abandoned
 ) -> WriteOutcome:
     """Make the edits in the file, all or none; `params` have no data. Raises ToolFault: INVALID_ARGUMENT for an edit
-    that does not fit, with the lines nearest to it; CHANGED where the file is not as expected."""
+    that does not match, with the most similar lines; CHANGED if the file differs from the expected state."""
     path, real = params.path, resolve(params.path, params.scope, to_change=True)
     check_scope(path, real, read_scope)
     with os_faults(path), open_parent(real, root_of(real, params.scope)) as (directory, name):
@@ -132,7 +131,7 @@ def edit_file(
 
 
 def remove_leftover(path: str, scope: Scope, mark: str) -> bool:
-    """Take away the temporary file of a write whose process died in the middle; says whether there was one."""
+    """Remove the temporary file of a write whose process died in the middle; returns True if there was one."""
     real = resolve(path, scope)
     with os_faults(path), open_parent(real, root_of(real, scope)) as (directory, _):
         try:
@@ -154,7 +153,7 @@ def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, p
             raise ToolFault(FaultKind.ACCESS_DENIED, f"the file is read-only: {name}")
         content = file.readall() if status.st_size <= most else None
         now = FileStamp.make(status)
-        # A stamp that is the same may still hide a change within one tick of the clock; a content that is known not.
+        # An equal stamp may hide a change within one tick of the clock; a known content may not.
         if expected.sha256 is not None or (
             expected.seen is not None and (expected.seen.sha256 or expected.seen.stamp != now.stamp)
         ):
@@ -164,7 +163,7 @@ def _found(directory: OpenDirectory, name: str, most: int, expected: Expected, p
 
 
 def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -> None:
-    """Raises ToolFault(CHANGED), with the hash that lets the call go on."""
+    """Raises ToolFault(CHANGED), with the hash that lets the call continue."""
     seen = expected.seen
     if expected.sha256 is not None:
         is_expected = expected.sha256.lower() == digest
@@ -220,8 +219,8 @@ def _stamp(status: os.stat_result | None) -> FileStamp | None:
 
 
 def _temporary(real: str, mark: str) -> str:
-    """The name, next to `real`, of what a write prepares there. It follows from the call, so that another process finds
-    it; what is random in `mark` keeps anybody from being there first."""
+    """The name, next to `real`, of a write's temporary file. It is derived from the call, so that another process finds
+    it; the random part of `mark` keeps others from creating it first."""
     digest = hashlib.sha256(mark.encode("utf-8", "surrogatepass") + b"\0" + os.fsencode(real)).hexdigest()
     return own_name(digest[:32])
 
@@ -244,7 +243,7 @@ def delete_file(path: str, scope: Scope, abandoned: Abandoned, *, through_links:
 
 
 class MoveParams(NamedTuple):
-    """The file at `path` is moved to `new_path`, where nothing may be. `path` is also in the scope of reading."""
+    """The file at `path` is moved to `new_path`, which must not exist. `path` must also be in the scope of reading."""
 
     path: str
     scope: Scope
@@ -254,7 +253,7 @@ class MoveParams(NamedTuple):
 
 
 def move_file(params: MoveParams, abandoned: Abandoned) -> None:
-    """Move a regular file, or a link, to where nothing is, in one step. Missing directories are made."""
+    """Move a regular file, or a link, to a nonexistent path, in one step. Missing directories are created."""
     real, new_real = _ends(params)
     new_root = root_of(new_real, params.new_scope)
     with os_faults(params.path), open_parent(real, root_of(real, params.scope)) as (source, name):
@@ -301,8 +300,8 @@ def take_back_half_move(params: MoveParams) -> bool:
     return True
 
 
-# Deleting a directory with all that is in it. Everything below is looked at first: where policy keeps one entry from
-# being deleted, nothing is. Then it goes by descriptor from the root on, links themselves and never what they lead to.
+# Deleting a directory with its contents. Everything below is checked first: if policy forbids deleting one entry,
+# nothing is deleted. Then entries are deleted by descriptor from the root on, links themselves and never their targets.
 
 MAX_ENTRIES: Final = 100_000  # a larger tree is not deleted in one call
 
@@ -350,7 +349,7 @@ def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Aband
 # is not found in what the call may write, nothing is written: a command could make a link of a protected file.
 
 MAX_IN_PLACE_BYTES: Final = 256 * 1024 * 1024
-"""A larger file is not written in place, since what it holds is kept first."""
+"""A larger file is not written in place, because its content is stored first."""
 _MAX_LOOKED_THROUGH: Final = 300_000
 _BLOCK: Final = 4096
 _WRITES: Final = threading.Lock()  # two names of one file are written one after the other
@@ -360,12 +359,12 @@ State = Literal["done", "not_done", "put_back", "changed"]
 
 def other_names(real: str, status: os.stat_result, scope: Scope) -> list[str]:
     """The other names of the file at `real`. Raises ToolFault(OUT_OF_SCOPE) for one that the scope does not cover, and
-    where one is not found in what it allows."""
+    if one is not found in the allowed places."""
     roots = [root_of(real, scope)]
     is_bounded = roots[0] != os.sep
     if is_bounded:
         roots += [one for one in scope.allowed or () if os.path.isdir(one)]
-    else:  # anything may be written but what is blocked, and what steers git
+    else:  # anything may be written except blocked paths and files that steer git
         roots = [
             _repository_above(real) or os.path.dirname(real),
             *(one for one in scope.blocked or () if "*" not in one),
@@ -392,9 +391,9 @@ def other_names(real: str, status: os.stat_result, scope: Scope) -> list[str]:
 def write_in_place(
     directory: OpenDirectory, name: str, found: os.stat_result, new: WriteParams, abandoned: Abandoned
 ) -> os.stat_result:
-    """Write the file `name`, which was `found`, in place and durably; its status then. Its path in `new` is real; where
-    `new` has no `kept`, what the file holds is only in memory. Raises ToolFault and OSError: it holds what it held
-    then, or the message says where that is kept."""
+    """Write the file `name`, whose previous state is `found`, in place and durably; returns its new status. Its path in
+    `new` is real; if `new` has no `kept`, the previous content is only in memory. Raises ToolFault and OSError: then it
+    has its previous content, or the message names the place of that."""
     if max(found.st_size, len(new.data)) > MAX_IN_PLACE_BYTES:
         why = f"files above {MAX_IN_PLACE_BYTES} bytes are not written in place, and no new file can take its place"
         raise ToolFault(FaultKind.TOO_LARGE, f"{why}: {new.path}")
@@ -416,13 +415,13 @@ def write_in_place(
             _put_back(file, before, mode, new, error)
             raise
         status = os.fstat(file.fileno())
-    if abandoned.flag:  # nobody is left who would do it
+    if abandoned.flag:  # no other process would do it
         settle(new.kept)
     return status
 
 
 def settle(kept: str | None) -> None:
-    """Remove what was kept of a write: its result is on record. Harmless where there is nothing."""
+    """Remove the backup of a write, because its result is recorded. Does nothing if there is none."""
     if kept is None:
         return
     with suppress(OSError), open_parent(kept) as (directory, name):
@@ -430,8 +429,8 @@ def settle(kept: str | None) -> None:
 
 
 def take_back(kept: str, scope: Scope) -> State | None:
-    """Find the state of a write in place whose process died; None if there was none. One that is half done is put back.
-    Raises ToolFault where the call may not write the file by now, and OSError."""
+    """Find the state of a write in place whose process died; None if there was none. An incomplete one is reverted.
+    Raises ToolFault if the call may no longer write the file, and OSError."""
     try:
         with open(kept, "rb") as file:
             header = orjson.loads(file.readline())
@@ -477,7 +476,7 @@ def _put_back(file: FileIO, before: bytes, mode: int, new: WriteParams, error: B
 def _is_half_written(now: bytes, before: bytes, after: bytes) -> bool:
     """True if each block is one of the two, or the one over the other: the system writes whole blocks, in any order,
     and one that it had not yet written is empty."""
-    # It is cut to its length last, so that a shorter one was cut by somebody else.
+    # It is truncated last, so a shorter file was truncated by somebody else.
     if not min(len(before), len(after)) <= len(now) <= max(len(before), len(after)):
         return False
     for start in range(0, len(now), _BLOCK):

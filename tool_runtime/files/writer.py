@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from io import FileIO
 
 PERMISSIONS: Final = 0o777  # the bits of a mode that a file gets from the host
-NEW_DIRECTORY: Final = 0o777  # the mode of a directory that is made for somebody, before their umask
+NEW_DIRECTORY: Final = 0o777  # the mode of a new directory, before the umask
 PRIVATE_DIRECTORY: Final = 0o700
 _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _PIECE_BYTES: Final = 1024 * 1024
@@ -46,8 +46,8 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_FLAGS
 
 
 class OpenDirectory:
-    """A directory that is held open; `fd` is None where the system has no calls relative to a descriptor. Names are
-    those of entries in it, one component each; all methods raise OSError."""
+    """An open directory; `fd` is None if the system has no descriptor-relative calls. Names are those of entries in it,
+    one component each; all methods raise OSError."""
 
     def __init__(self, path: str, fd: int | None) -> None:
         self.path = path
@@ -62,7 +62,7 @@ class OpenDirectory:
             self.fd = None
 
     def path_of(self, name: str) -> str:
-        """The path of the entry for a call that is given `fd`, too. Raises ValueError for what is no name."""
+        """The path of the entry for a call that also gets `fd`. Raises ValueError for an invalid name."""
         if name in ("", os.curdir, os.pardir) or os.path.basename(name) != name:
             raise ValueError(f"it is not a name in a directory: {name!r}")
         return name if self.fd is not None else os.path.join(self.path, name)
@@ -72,7 +72,7 @@ class OpenDirectory:
         return directories.names(self.fd, self.path)
 
     def status(self, name: str) -> os.stat_result | None:
-        """The status of the entry itself, not of what it links to; None where there is none."""
+        """The status of the entry itself, not of a link's target; None if there is none."""
         try:
             return os.stat(self.path_of(name), dir_fd=self.fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -97,10 +97,10 @@ class OpenDirectory:
         attributes: str | None = None,
         durable: bool = True,
     ) -> os.stat_result:
-        """Make the file `name` with `data`, on the disk when this returns if it is `durable`; its status. It gets the
-        owner and the permissions of `like`, or those of `mode`, else those of a new file, and the access lists and
-        extended attributes of the entry `attributes`; PermissionError where they cannot be given. An entry of the name,
-        which a dead process has left, goes first."""
+        """Create the file `name` with `data`, synced to the disk if `durable`; returns its status. It gets the owner
+        and the permissions of `like`, or those of `mode`, else those of a new file, and the access lists and extended
+        attributes of the entry `attributes`; raises PermissionError if they cannot be set. An entry with the name, left
+        by a dead process, is removed first."""
         made_with = 0o666 if mode is None and like is None else 0o600
         try:
             fd = os.open(self.path_of(name), _NEW_FILE, made_with, dir_fd=self.fd)
@@ -125,26 +125,26 @@ class OpenDirectory:
             return os.fstat(fd)
 
     def replace(self, temporary: str, name: str, *, durable: bool = True) -> None:
-        """Give the entry `temporary` the name `name`, in one step and in place of what has it."""
+        """Rename the entry `temporary` to `name`, in one step, replacing an existing entry."""
         os.replace(self.path_of(temporary), self.path_of(name), src_dir_fd=self.fd, dst_dir_fd=self.fd)
         if durable:
             directories.sync(self.fd)
 
     def put(self, name: str, data: bytes, mode: int, *, durable: bool = True) -> None:
-        """Have the file `name` hold `data`, whatever lies there but a directory: whole or not at all."""
+        """Replace the file `name`, or any entry but a directory, by `data`, atomically."""
         with self._temporary() as temporary:
             self.write_new(temporary, data, mode=mode, durable=durable)
             self.replace(temporary, name, durable=durable)
 
     def put_link(self, name: str, target: str) -> None:
-        """Have `name` be a symbolic link to `target`, in place of what lies there but a directory."""
+        """Replace `name`, or any entry but a directory, by a symbolic link to `target`."""
         with self._temporary() as temporary:
             os.symlink(target, self.path_of(temporary), dir_fd=self.fd)
             self.replace(temporary, name)
 
     @contextmanager
     def _temporary(self) -> Iterator[str]:
-        """A name that nobody can guess; what has it goes where the block fails."""
+        """An unguessable name; its entry is removed if the block fails."""
         name = own_name(os.urandom(16).hex())
         try:
             yield name
@@ -172,8 +172,8 @@ class OpenDirectory:
         directories.set_mode(self.fd, self.path_of(name), mode & (0o1000 | PERMISSIONS) | other)
 
     def move(self, name: str, to: OpenDirectory, new_name: str) -> None:
-        """Move a file to where nothing is, see `platform.moves`. Bits by which it would run with its owner's rights
-        go first; where they cannot, or would go from another name of the file as well, it is not moved."""
+        """Move a file to a nonexistent path. Set-user-id and set-group-id bits are removed first; if they cannot be, or
+        would be removed from another name of the file as well, it is not moved."""
         found = os.stat(self.path_of(name), dir_fd=self.fd, follow_symlinks=False)
         if stat.S_ISREG(found.st_mode) and found.st_mode & _SET_IDS:
             if found.st_nlink > 1:
@@ -202,7 +202,7 @@ class OpenDirectory:
         return directories.walk_down(self.fd, self.path_of(name), self.path)
 
     def remove_tree(self, name: str) -> None:
-        """Remove a directory with all in it; links go, and not what they lead to."""
+        """Remove a directory with its contents; links are removed, not their targets."""
         directories.remove_tree(self.fd, self.path_of(name))
 
     def sync(self) -> None:
@@ -225,8 +225,8 @@ def overwrite(file: FileIO, data: bytes, mode: int | None = None) -> None:
 
 
 def open_directory(real: str, root: str = "/", *, create: int | None = None) -> OpenDirectory:
-    """The directory at the real path `real`, which lies in `root` or is it, to be closed by the caller. Missing
-    ones are made with the mode `create`, if that is given. Raises OSError, ELOOP where a link is on the way by now."""
+    """The directory at the real path `real`, which is `root` or inside of it, to be closed by the caller. Missing
+    directories are created with the mode `create`, if given. Raises OSError, ELOOP if there is a link on the way."""
     if not BY_DESCRIPTOR:
         directories.refuse_links_on(real, create=create)
         return OpenDirectory(real, None)

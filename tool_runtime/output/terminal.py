@@ -1,5 +1,5 @@
-"""The last state of a terminal for a program's output (TR 7): without colours, of a line that was drawn again the last
-form, and of a picture of several lines the last one. A model would pay for every one of them.
+"""The last state of a terminal for a program's output (TR 7): without colours, with the last form of a redrawn line,
+and the last one of a redrawn block of lines. A model would pay for every one of them.
 
 Characters are counted, not cells of a screen. The last lines can be drawn over; what was before them is given out, so
 memory is bounded, and plain output passes in a few operations a chunk. `tests/support/screen.py` says the same rules
@@ -16,18 +16,18 @@ from tool_runtime.output import HeadTail, whole_end, whole_start
 
 MAX_ROWS: Final = 64  # lines that can be drawn over, the one that is being drawn among them
 MAX_ROW_CHARS: Final = 4096
-"""Of a longer line that much is given out as it is; what goes back to its start then begins behind it."""
+"""This much of a longer line is returned unchanged; a return to its start then goes to the place after it."""
 MAX_PADDED: Final = 200
-"""Up to this column what is written behind the end of a line is filled up with spaces. Without a bound a few bytes
-would stand for thousands."""
+"""Up to this column a gap after the end of a line is filled with spaces. Without a bound a few bytes would cause
+thousands."""
 
 _MANY_FORMS: Final = 4
-_MAX_BODY: Final = 4096  # of a title or a link; what is longer is text
+_MAX_BODY: Final = 4096  # of a title or a link; a longer one is text
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 _DROPPED: Final = bytes({*range(0x20), 0x7F} - {0x09, 0x0A, 0x0D})
 _LAST_BYTES: Final = 8 * 1024
 _FORM: Final = rb"[0-?]{0,64}[ -/]{0,4}"
-# An escape that moves nothing, with what belongs to it where that is a sequence.
+# An escape that moves nothing, with the rest of its sequence.
 _IGNORED: Final = re.compile(
     rb"\x1b(?:\[[0-9;]{0,64}m|(?!\[[0-9;]{0,64}[A-GJK])(?:\[%s[@-~]|\][^\x07\x1b]{0,%d}(?:\x07|\x1b\\)|[PX^_][^\x1b]{0,%d}\x1b\\"
     rb"|[ -/]{1,4}[0-~]|[0-OQ-WYZ\\`-~])?)" % (_FORM, _MAX_BODY, _MAX_BODY)
@@ -63,7 +63,7 @@ def keep_colours(data: bytes) -> bytes | None:
     if _COLOUR.search(data) is None:
         return None
     kept = _IGNORED.sub(lambda found: found[0] if _COLOUR.fullmatch(found[0]) else b"", drop_unfinished(data))
-    # At the end of what is printed there is nothing to erase.
+    # At the end of the output there is nothing to erase.
     kept = kept.replace(b"\x1b[K", b"").replace(b"\x1b[0K", b"")
     if not _is_plain(_COLOUR.sub(b"", kept)):
         return None
@@ -71,27 +71,27 @@ def keep_colours(data: bytes) -> bytes | None:
 
 
 def drop_unfinished(data: bytes) -> bytes:
-    """`data` without the beginning, at its end, of what a terminal acts on: more of it may follow."""
+    """`data` without an incomplete control sequence at its end, which may continue."""
     return _whole(data)[0]
 
 
 class Reducer:
-    """One stream, in chunks: how it is cut makes no difference. `end` gives what can still be drawn over; `rewritten`
-    characters were drawn over or erased so far."""
+    """One stream, in chunks of any length. `end` returns the lines that could still be redrawn; `rewritten` is the
+    number of redrawn or erased characters so far."""
 
     def __init__(self) -> None:
         self.rewritten = 0
         self._rows = [""]
         self._row = 0
         self._column = 0
-        self._returned = False  # what came last was a return: with a line feed it is the end of a line
-        self._later = b""  # text behind the rows, which is looked at when something acts on it
+        self._returned = False  # the last character was a return: with a line feed it ends a line
+        self._later = b""  # text after the rows, processed when something changes it
         self._rest = b""  # what waits for what follows it
         self._cut_char = b""
         self._out: list[str | bytes] = []
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what can no longer be drawn over."""
+        """Return lines that can no longer be redrawn."""
         data = self._rest + chunk if self._rest else chunk
         is_escaped = b"\x1b" in data
         if is_escaped or data.endswith(b"\r") or self._rest:
@@ -202,8 +202,8 @@ class Reducer:
             self._feed(with_return=feed != "\n" or self._returned)
 
     def _draw_again(self, line: str) -> bool:
-        """A line that goes back to its start again and again, and after it once more: only its last forms are looked
-        at. False, and nothing is done, where it has other things to act on."""
+        """Process a line that returns to its start many times, and once more after it: only its last forms matter.
+        False, without effect, if it has other control sequences."""
         row, column, forms = self._rows[self._row], self._column, line.split("\r")
         if len(forms) < _MANY_FORMS:
             return False
@@ -333,7 +333,7 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _last_rows(data: bytes) -> int:
-    """The place where the last MAX_ROWS lines of it begin, 0 if there are not more."""
+    """The start of its last MAX_ROWS lines, 0 if there are no more."""
     place = len(data)
     for _ in range(MAX_ROWS):
         place = data.rfind(b"\n", 0, place)
@@ -343,7 +343,7 @@ def _last_rows(data: bytes) -> int:
 
 
 def _whole(data: bytes) -> tuple[bytes, bytes]:
-    """`data`, and what has to wait for its rest: the beginning of a sequence, or a return before a line feed."""
+    """`data`, and an incomplete end: the beginning of a sequence, or a return before a line feed."""
     if data.rfind(b"\x1b", -_MAX_BODY - 8) >= 0:
         last = data.rfind(b"\x1b")
         before = data.rfind(b"\x1b", 0, last)  # the last may be in the end of a title
@@ -354,8 +354,8 @@ def _whole(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _count_text(line: str, returns: int) -> int | None:
-    """The number of characters that are text in a line that holds, beside them, so many returns and sequences that
-    erase from the cursor on, or all of the line right before or after a return; None if there is anything else."""
+    """The number of text characters in a line that otherwise has only this many returns and sequences that erase from
+    the cursor on, or the whole line directly before or after a return; None if there is anything else."""
     escapes = line.count("\x1b")
     if "\b" in line:
         return None
@@ -372,8 +372,8 @@ def _count_text(line: str, returns: int) -> int | None:
     return len(line) - returns - 3 * short - 4 * (long + all_of_it)
 
 
-# Drawing what was printed costs some seconds a gigabyte, and minutes where pictures are drawn again line by line. Of
-# a long stream only the ends are read (TR 7.1): what lies between is counted.
+# Drawing output takes some seconds per gigabyte, and minutes if blocks are redrawn line by line. Of a long stream only
+# the ends are drawn (TR 7.1): the middle is counted.
 
 FIRST_BYTES: Final = 16 * 1024 * 1024  # maximum part of a stream that is rendered as it comes
 LAST_BYTES: Final = 1024 * 1024  # size of the rendered end of a longer stream
@@ -409,7 +409,7 @@ class ShownEnds:
             self._last.add(chunk)
 
     def end(self) -> HeadTail:
-        """Return what is shown, once the stream is over; `is_whole` says whether all of it was looked at."""
+        """Return the shown text after the end of the stream; `is_whole` is True if all of it was processed."""
         if self._last is not None:
             last, total = self._last.content(), self._last.total
             self._last, self._room = None, 0
@@ -450,8 +450,8 @@ class _Last:
 
 
 def _line_start(data: bytes) -> int:
-    """The first byte of the first line that is not cut at its start. Where none is near, where a form of a line that is
-    drawn again does, or else a character."""
+    """The first byte of the first line that is not cut at its start. If none is near, the start of a form of a redrawn
+    line, or else of a character."""
     for end in (b"\n", b"\r"):
         found = data.find(end, 0, len(data) // 2) + 1
         if found:

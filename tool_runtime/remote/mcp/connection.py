@@ -1,4 +1,4 @@
-"""One session with an MCP server, by the official SDK; the only module that brings it along.
+"""One session with an MCP server, by the official SDK; the only module that imports it.
 
 A session has its own task, because the SDK's scopes must be entered and left by the same one. The SDK negotiates one of
 its two eras: with `initialize`, or without. Requests of a server to its client are rejected: it gets no model and no
