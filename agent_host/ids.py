@@ -22,11 +22,11 @@ _OWN_SUFFIX = ".tmp"
 
 
 class Outside(NamedTuple):
-    """The clock and the chance of one session, as composition hands them in (decision 0110). Waits and timers, sockets
-    and the threads that a coroutine waits for come from the event loop that the process has chosen.
+    """The clock and random numbers of one session, injected by composition (decision 0110). Timers, sockets and worker
+    threads come from the event loop that the process has chosen.
 
-    `time` gives seconds since the epoch, `monotonic` those of a clock that nobody sets, `random_bytes` so many bytes
-    that nobody foresees.
+    `time` returns seconds since the epoch, `monotonic` those of the monotonic clock, `random_bytes` unpredictable
+    bytes.
     """
 
     time: Callable[[], float]

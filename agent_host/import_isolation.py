@@ -71,10 +71,10 @@ def _module_run(options: "Sequence[str]") -> "str | None":
 
 
 def keep_out(*workspaces: str) -> None:
-    """Take what lies in one of `workspaces`, or in the working directory, off `sys.path`: entries of PYTHONPATH, the
-    working directory itself, the directory of the script. Where this distribution lies there, it comes last.
+    """Remove entries in one of `workspaces`, or in the working directory, from `sys.path`: entries of PYTHONPATH, the
+    working directory itself, the directory of the script. If this distribution is there, its entry is moved to the end.
 
-    Does nothing in a program that embeds this one.
+    Does nothing in an embedding program.
     """
     if not is_program():
         return

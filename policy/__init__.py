@@ -76,14 +76,13 @@ def strip_g(name: str) -> str:
 
 
 class Decision(NamedTuple):
-    """One verdict and why.
+    """One verdict and its reason.
 
-    `rule` names the entry of the bundle that decided, as a JSON path with its value where it has one
-    (`capabilities[Shell.Exec].blockedCommands: rm`). `expired` marks a denial that pauses the session (AH 8.6).
-    `risks` are the reasons behind `risk_level`, in words for the person who approves. `unasked` marks the denial of a
-    call that needs an approval in a task that asks nobody (see `policy.rules.toolset`). `by_name`: what approves it in
-    advance has to name the tool (see `policy.rules.toolset`). `command_scope` is what the process of a command may
-    do, where a sandbox is to hold it.
+    `rule` is the deciding entry of the bundle, as a JSON path with its value if it has one
+    (`capabilities[Shell.Exec].blockedCommands: rm`). `expired` marks a denial that pauses the session (AH 8.6). `risks`
+    are the reasons for `risk_level`, in words for the approving person. `unasked` marks the denial of a call that needs
+    approval in a task without approvals (see `policy.rules.toolset`). `by_name`: an approval in advance must name the
+    tool (see `policy.rules.toolset`). `command_scope` is the scope of a sandboxed command's process.
     """
 
     decision: Verdict
@@ -151,16 +150,16 @@ class CommandScope(NamedTuple):
     enforces what a level can enforce; `unheld` lists the rules that no level can, in words for people.
 
     `reads`: None for every place that is not hidden. `writes` may be read as well. `hidden` may be neither read nor
-    written, `guarded` may be read and not written, whatever contains them: of the places that a path lies in, the
-    innermost decides (`policy.rules.sandbox.refusal`). `domains`: host names that may be reached,
-    as in a bundle's allowedDomains; None for any host, an empty tuple for none. `blocked_domains` always win. `agents`:
-    which agents' sockets may be used, `ssh` and `gpg`.
+    written, `guarded` may be read but not written: of the places that contain a path, the innermost decides
+    (`policy.rules.sandbox.refusal`). `domains`: allowed host names, as in a bundle's allowedDomains; None for any host,
+    an empty tuple for none. `blocked_domains` take precedence. `agents`: the agents whose sockets may be used, `ssh`
+    and `gpg`.
 
-    `nested` are entries `ROOT/**/NAME` of places that are guarded at any depth, as they are found on the disk. In git
-    directories below `writes` what a command leaves is judged by `policy.rules.protected_paths`, but for those that one
-    of `given`, the bundle's allowed paths for writing, names itself. `judged` are configurations among `guarded` that
-    are written and judged so, since everyday commands of git change harmless keys in them. `level` enforces the scope,
-    None for the level of the session.
+    `nested` are entries `ROOT/**/NAME` of guarded places at any depth, as found on the disk. In git directories below
+    `writes`, `policy.rules.protected_paths` judges the leftovers of a command, except in those that an entry of
+    `given`, the bundle's allowed paths for writing, names itself. `judged` are configurations among `guarded` that may
+    be written and are judged afterwards, because everyday commands of git change harmless keys in them. `level`
+    enforces the scope, None for the level of the session.
     """
 
     reads: tuple[str, ...] | None = None
@@ -213,13 +212,13 @@ class RepositoryFacts(NamedTuple):
 
 
 class ScopeFacts(NamedTuple):
-    """Facts about a machine from which the scope of commands follows. All paths are absolute and real.
+    """Facts about a machine that determine the scope of commands. All paths are absolute and real.
 
     `system` are the places of the operating system that any program reads, `devices` those that it writes as well,
-    `secrets` those of them that are nobody's but the system's. `toolchains` are directories of the programs that PATH
-    names outside of the system's places, and files that these read for their user; `toolchain_secrets` what is secret
-    in them. `records` is where the host keeps its sessions, `steering` the files that steer the host for its user.
-    `repository` is that of the workspace, None where there is none.
+    `secrets` the system's secret files among them. `toolchains` are directories of programs on PATH outside of the
+    system's places, and files that these read for their user; `toolchain_secrets` the secret files in them. `records`
+    is the host's directory of sessions, `steering` the files that configure the host for its user. `repository` is that
+    of the workspace, None if there is none.
     """
 
     workspace: str

@@ -1,9 +1,9 @@
 """Decisions about tool calls: every call passes this function first (AH 8.2, 8.6).
 
-`RULES` is the only order in which anything may deny a call. The loop, `policy check`, dry runs and a call that is
-judged again after a wait all run it, so that they cannot disagree. A rule reads one `Case`, which holds everything as
-values (policy does no I/O and reads no clock), and the decision so far. It returns that decision or a stricter one: no
-rule can turn a denial into anything else, because the first denial ends the run.
+`RULES` is the only order in which anything may deny a call. The loop, `policy check`, dry runs and a repeated decision
+after a wait all run it, so they cannot disagree. A rule reads one `Case`, which contains everything as values (policy
+does no I/O and reads no clock), and the decision so far. It returns that decision or a stricter one: no rule can lift a
+denial, because the first denial ends the run.
 
 A call that needs several capabilities is decided under each, and the strictest decision counts. Only two checks are
 outside of the table. Withheld tools are denied before facts are gathered, and the sandbox is checked after the
@@ -63,10 +63,10 @@ def decide(
     workspace: str | None = None,
     terms: CallTerms = NO_TERMS,
 ) -> Decision:
-    """Return the verdict on one call (AH 8.2). Never raises for what the model can choose: what does not fit is DENIED.
+    """Return the verdict on one call (AH 8.2). Raises nothing for input of the model: invalid input is DENIED.
 
-    `needs` are the capabilities that the call needs, at least one, each with the facts that it is judged by. `now` is
-    aware. `workspace` is the project directory, which only the risk level depends on.
+    `needs` are the capabilities that the call needs, at least one, each with its facts. `now` is aware. `workspace` is
+    the project directory, which only the risk level depends on.
     """
     cases = (case_of(bundle, name, facts, now=now, os=os, workspace=workspace, terms=terms) for name, facts in needs)
     return strictest(list(map(_run_rules, cases)))

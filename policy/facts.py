@@ -22,17 +22,16 @@ ShellName = Literal["bash", "sh", "zsh", "cmd", "powershell"]
 
 
 class PathFacts(NamedTuple):
-    """One path that a call would touch.
+    """One path that a call would access.
 
-    `real_path` is the real path of the deepest existing ancestor plus what does not exist yet. Of a call that deletes
-    or moves a name it is that of the name, and a symbolic link there is of kind `link`. `size_bytes` is the
-    present size of a file; `new_size_bytes` the size it would get from a write. `tool_name` is set where the
-    capability can list tools by name. `in_repository`: a directory that the path is in is laid out like a git
-    repository (has HEAD, objects and refs) and is not called `.git`; only looked up for what could be a hook or a
-    configuration of one. `makes_repository` is a directory that the path would complete to one while it has such files
-    already. `tree`: it is a directory, and the call acts on all that is in it. `also` are the other paths
-    of the call, or this one again, each with the capability that it
-    needs there; a path among these has none of its own.
+    `real_path` is the real path of the deepest existing ancestor plus the nonexistent rest. For a call that deletes or
+    moves a name it is the path of the name, and a symbolic link there has the kind `link`. `size_bytes` is the present
+    size of a file; `new_size_bytes` the size after a write. `tool_name` is set if the capability can list tools by
+    name. `in_repository`: a directory above the path is laid out like a git repository (has HEAD, objects and refs) and
+    is not called `.git`; only looked up for possible hooks and configurations. `makes_repository` is a directory that
+    the path would complete to one. `tree`: it is a directory, and the call acts on everything in it. `also` are the
+    other paths of the call, or this one again, each with the capability that it needs there; a path in `also` has no
+    `also` itself.
     """
 
     requested: str

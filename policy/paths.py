@@ -147,10 +147,10 @@ def join_nested(root: str, name: str, os: OsFamily) -> str:
 
 
 def roots(entries: Iterable[str], os: OsFamily, width: Width, real_places: Mapping[str, str] | None = None) -> Roots:
-    """The look-up table of one list; `real_places` says where entries lead that are links, and both places count.
+    """The look-up table of one list; `real_places` maps entries that are links to their targets, and both count.
 
-    `ROOT/**/NAME` means something to a wide table alone: what is refused may be more than was meant, what is permitted
-    may not. There `real_places` may have both the entry itself, as it is for the real ROOT, and `ROOT/NAME`."""
+    `ROOT/**/NAME` has a meaning in a wide table only, because a denial may cover more than intended, but a permission
+    may not. For it `real_places` may have both the entry itself, for the real ROOT, and `ROOT/NAME`."""
     table: dict[str, str] = {}
     names: dict[str, dict[str, str]] = {}
     relative: str | None = None
@@ -372,11 +372,11 @@ _STEERS_GIT = "config.worktree"
 
 
 def reaches(pattern: str, place: str, *, tree: bool, writes: bool) -> bool:
-    """True if what a pattern finds is a place below its directory, or in it, or holds it where a `tree` goes along.
-    `place` is relative and in the spelling that block lists are compared in.
+    """True if a pattern's match may be a place below its directory, or be in it, or contain it if a `tree` is included.
+    `place` is relative, in the spelling of block lists.
 
-    Behind `**` only the last name of a pattern counts. What is deleted by its name inside of a blocked place is not
-    seen; what is written there is, unless its name has an extension, which nothing has that git is steered by.
+    After `**` only the last name of a pattern counts. A deletion by name inside of a blocked place is not detected; a
+    write is, unless the name has an extension, which no file that steers git has.
     """
     patterns, names = pattern.strip("/").casefold().split("/"), place.split("/")
     head = patterns[: patterns.index(ANY_DEPTH)] if ANY_DEPTH in patterns else patterns

@@ -1,6 +1,6 @@
-"""Every event type there is (AH 12, interface section 2), with who speaks and how loudly: one table, read by all.
+"""All event types (AH 12, interface section 2), with component and severity: one table for all readers.
 
-What each carries stands in `payloads.py`.
+`payloads.py` has their fields.
 """
 
 from __future__ import annotations

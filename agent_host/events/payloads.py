@@ -1,7 +1,7 @@
-"""Payloads of the events (AH 12, interface section 2): one table, from which docs/events.md is made.
+"""Payloads of the events (AH 12, interface section 2): one table, from which docs/events.md is generated.
 
-`telemetry` marks what may leave for the Telemetry Service: names from closed sets, ids, counts, latencies and codes.
-Words of the user, of the model or of a file, arguments, paths and hashes of content have no mark.
+`telemetry` marks fields for the Telemetry Service: names from closed sets, ids, counts, latencies and codes. Text of
+the user, of the model or of a file, arguments, paths and hashes of content are never marked.
 """
 
 from __future__ import annotations

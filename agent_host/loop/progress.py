@@ -1,10 +1,10 @@
 """Detection of turns without progress: empty turns, and calls repeated without effect. Cancellation.
 
-A small model, or a server whose template is wrong, answers with nothing, or writes a call as text. Neither says that
-the task is done. The model is told once, and a second such turn in a row ends the task, resumable. The same holds of a
-call that is made again and again with the same result: it gets a note first.
+A small model, or a server with a wrong template, answers with nothing, or writes a call as text. Neither completes the
+task. The model gets one note, and a second such turn in a row ends the task, resumable. A call repeated with the same
+result gets a note first too.
 
-The counts live in memory: a process that goes on with a task begins at zero, and its model has read the notes.
+The counts are in memory: a resumed process starts at zero, and its model has read the notes.
 """
 
 from __future__ import annotations

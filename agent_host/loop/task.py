@@ -409,10 +409,10 @@ def _usable(ctx: LoopContext, call: ToolCall) -> ToolCall:
     return call.change_id(ctx.outside.new_id("call")) if is_used else call
 
 
-# Calls that were denied since nobody was there, run after all on a person's word (SK 4.3).
+# Calls that were denied for lack of an approver and run after a person's approval (SK 4.3).
 #
-# They are a step like any other, only that the host speaks for the model: so they are on record before they start,
-# and a crash does none of them twice.
+# They are an ordinary step that the host makes in place of the model, so they are recorded before they start, and a
+# crash repeats none of them.
 
 _APPROVED_NOW = (
     "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "

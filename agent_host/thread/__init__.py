@@ -140,13 +140,13 @@ class Thread:
         summary: Message | None = None,
         thinking_from: int = 0,
     ) -> None:
-        """Fill an empty thread from a checkpoint's messages behind the system prompt, in their order.
+        """Fill an empty thread from a checkpoint's messages after the system prompt, in their order.
 
-        `still_open` is the place among them of the model turn whose step is open: it enters when its step is over.
-        `dropped` is what `dropped` was: the window starts where it did, for a prefix that stays is what is cached.
-        From the message `large_from` on results are shown whatever their size. `summary` stands in place of what is
-        dropped. Turns before the message `thinking_from` are shown as plain text: for models that refuse their thinking
-        where anything in front of it was changed.
+        `still_open` is the index of the model turn whose step is open: it is added when its step ends. `dropped`
+        restores the attribute `dropped`: the window starts at the same message, because providers cache an unchanged
+        prefix. From the message `large_from` on results are sent whatever their size. `summary` replaces dropped
+        messages. Turns before the message `thinking_from` are sent as plain text, for models that reject their thinking
+        if anything before it was changed.
         """
         self._summary = summary
         assistant: Message | None = None
@@ -319,10 +319,10 @@ RECENT_UNITS = 4
 
 
 def advance(sizes: Sequence[int], start: int, kept: int, budget: int) -> tuple[int, int]:
-    """Return where the window starts now.
+    """Return the new start of the window.
 
-    `sizes` are tokens of each unit (a user message, or an assistant message with all its results), `start` the present
-    first unit, `kept` the tokens from there on, `budget` what may be kept. Returns the new (start, kept). A unit is
+    `sizes` are the tokens of each unit (a user message, or an assistant message with all its results), `start` the
+    present first unit, `kept` the tokens from there on, `budget` the maximum. Returns the new (start, kept). A unit is
     kept or dropped whole, so no call ever loses its result; the last unit is always kept.
     """
     if kept <= budget:
@@ -380,10 +380,10 @@ def summary_message(text: str, count: Callable[[str], int]) -> Message:
     return Message("system", shown, message_tokens(count, shown))
 
 
-# Which pictures of a conversation are sent: the newest, as many as gateways take.
+# Pictures of a conversation: the newest are sent, as many as gateways accept.
 #
-# When there are too many, the older half goes at once, so that what stands before the newest stays the same for many
-# steps: a prefix that stays is what gateways cache.
+# If there are too many, the older half is omitted at once, so that the prefix of the request, which gateways cache,
+# stays the same for many steps.
 
 MAX_SENT: Final = 20
 """Pictures in one request. With more of them Anthropic refuses sides of more than 2000 pixels."""

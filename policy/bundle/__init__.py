@@ -44,11 +44,11 @@ class ArgumentRule(NamedTuple):
 
 
 class CommandPolicy(NamedTuple):
-    """Argument rules of one program of Shell.Exec; they narrow, they never admit a program that is not listed.
+    """Argument rules of one program of Shell.Exec; they narrow, and never admit an unlisted program.
 
-    `additional_arguments` says whether arguments without a rule of their own may follow; `subcommands` are the values
-    that the first argument may have. With `starts_programs` False the program may not start what the line does not show
-    (code in its arguments, the commands of a makefile); who lists it permits that otherwise.
+    `additional_arguments`: arguments without a rule may follow; `subcommands` are the allowed values of the first
+    argument. With `starts_programs` False the program must not start anything that the line does not show (code in its
+    arguments, the commands of a makefile); otherwise listing it permits that.
     """
 
     command: str

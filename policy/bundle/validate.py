@@ -158,9 +158,9 @@ def read_typed(shape: Any) -> tuple[PolicyBundle | None, list[BundleProblem]]:
 
 
 def command_policies(entries: Sequence[dict[str, Any]], name: str) -> tuple[CommandPolicy, ...]:
-    """The entries (JSON shape) as values. `name` is what the problems call the list.
+    """The entries (JSON shape) as values. `name` is the list's name in problems.
 
-    Raises BundleProblems with all that is wrong, `startsPrograms: true` included: nothing here can add.
+    Raises BundleProblems with all problems, including `startsPrograms: true`, because nothing here can add permissions.
     """
     try:
         shape = json.loads(json.dumps(list(entries), allow_nan=False))

@@ -13,11 +13,11 @@ what it does, if that matters:
 Roles of values: `read`, `write` (a file), `into` (a directory that files are made in), `suffix`, `prefix`, `script`,
 `archive`, `address`. Roles of options: `tree` (goes down a tree), `links` (copies links as links), `exact` (the target
 is no directory to copy into), `backup`, `keep`, `stdout`, `unpack` and the like, which the functions of
-`policy.shell.file_effects` read. `!` runs or writes what the line does not show.
+`policy.shell.file_effects` read. `!` runs or writes something that the line does not show.
 
-`operands` says what the words without a dash are: `read`, `write`, `delete`, `skip` by their places, each with `?` or
-`*`; or one name of a table there. For a program that `starts` the one after it: `skip` for each word of its own, `set`
-if it takes assignments, `program`, `input` if words are added from its input.
+`operands` describes the words without a dash: `read`, `write`, `delete`, `skip` by position, each with `?` or `*`; or
+one name of a table there. For a program that `starts` the one after it: `skip` for each word of its own, `set` if it
+takes assignments, `program`, `input` if words are added from its input.
 """
 
 from __future__ import annotations

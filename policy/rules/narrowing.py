@@ -41,10 +41,10 @@ _KNOWN_DOMAINS = ("pypi.org", "*.pythonhosted.org", "github.com", "*.github.com"
 
 
 def apply_task_options(case: Case, decision: Decision) -> Decision:
-    """The decision with what the task's options take away.
+    """Apply the task's options to the decision, which can only go from ALLOWED to APPROVAL_REQUIRED to DENIED.
 
-    It only ever goes from ALLOWED to APPROVAL_REQUIRED to DENIED. A denial because nobody may be asked has `unasked`
-    set and keeps the rule and the risk of the approval that it replaces.
+    A denial because the task must not ask has `unasked` set and keeps the rule and the risk of the approval that it
+    replaces.
     """
     options, session_mode = case.terms.options or AS_THE_BUNDLE_SAYS, case.terms.session_mode
     if options == AS_THE_BUNDLE_SAYS and session_mode is None:

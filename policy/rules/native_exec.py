@@ -1,8 +1,8 @@
-"""Programs started without a shell (NT): a list of absolute paths, each with rules for its arguments. The list of a
-session is the one here with what the user's configuration appends; Shell.Exec has to admit the call as well. Pure.
+"""Programs started without a shell (NT): a list of absolute paths, each with rules for its arguments. A session's list
+is the one here with the additions of the user's configuration; Shell.Exec must admit the call as well. Pure.
 
-What is named in the arguments is in the roots of the family, links followed; options that read, write or start what is
-not named in them are refused.
+Files named by the arguments must be in the roots of the family, with links followed; options that read, write or start
+something not named in them are denied.
 """
 
 from __future__ import annotations

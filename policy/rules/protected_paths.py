@@ -126,11 +126,11 @@ def target_of(content: bytes | None, directory: str) -> str | None:
 def find_left_problem(
     of: GitDirectory, inside: Sequence[str], left: LeftEntry | None, before: LeftEntry | None, roots: Sequence[str]
 ) -> str | None:
-    """Say why a command may not leave what it did in a git directory; None where it starts nothing.
+    """Return why a command must not leave its change in a git directory; None if it starts nothing.
 
-    `inside` are the components of the entry's path in it, those of working trees and submodules left out (they are git
-    directories themselves). `left` is what is there now, None for nothing; `before` likewise, before the command.
-    `roots` are the real places in which a working tree may lie."""
+    `inside` are the components of the entry's path in it, without those of working trees and submodules, which are git
+    directories themselves. `left` is the present entry, None for none; `before` is the entry before the command.
+    `roots` are the real paths that may contain a working tree."""
     folded = tuple(one.lower() for one in inside)
     name = folded[0]
     if left is not None and left.kind == "other":

@@ -73,11 +73,11 @@ def why_not_offered(
     os: OsFamily = "posix",
     elsewhere: bool = False,
 ) -> str | None:
-    """Why no call of the tool could be allowed, so that the model need not see it; None when one could (SK 3.1).
-    `workspace` is the project directory: what is written outside of it has a high risk. `elsewhere`: calls go over the
+    """Return why no call of the tool could be allowed, so that it is not offered to the model; None if one could (SK
+    3.1). `workspace` is the project directory: writes outside of it have a high risk. `elsewhere`: calls go over the
     network.
 
-    An approval that nobody is there to give now may be given later, so it keeps no tool from being shown.
+    A missing approver hides no tool, because one may be present later.
     """
     entry = bundle.capability(capability)
     if entry is None:

@@ -156,10 +156,10 @@ def counting_loop(source: bytes, node: Node) -> str | None:
     return None if _NUMBERS.fullmatch(text) and _is_paired(text) and "$(" not in text else _EVALUATED
 
 
-# What a line has evaluated: as arithmetic, in which a subscript runs substitutions, or as the list of an array.
+# Text that a line evaluates: as arithmetic, in which a subscript runs substitutions, or as the list of an array.
 #
-# It is harmless where what is evaluated can only be a number, and where nothing in the line could be, or be made to,
-# a substitution that is not yet run. A line and the texts that it hands to shells are looked at together.
+# It is harmless if it can only be a number, or if nothing in the line can be or become a substitution that has not run
+# yet. A line and the texts that it passes to shells are examined together.
 
 _DATA = words("string_content raw_string ansi_c_string heredoc_body")
 _CODE = re.compile(rb"`|\\[x0-9uU]")

@@ -50,14 +50,14 @@ Made = Literal["", "link", "tree"]
 
 
 class FileUse(NamedTuple):
-    """A file that the line opens itself (`program` None), or gives to a program to change or to copy.
+    """A file that the line opens itself (`program` None), or passes to a program that changes or copies it.
 
-    `path` is as written after quote removal, None where expansion decides it; `tilde`: its `~` in front is unquoted. Of
-    a glob it is the directory in front of the first special character, and `pattern` what follows, `**` where that
-    cannot be said. `tree`: all that is below goes with it. `made`: a symbolic link is made there, or a tree whose links
-    nobody knows, of `source` where that is named; of mode `make` that is all that is said. `directories` are those that
-    the path may be relative to: `cd` may have failed, so each counts. `step`: after how many commands of the line it is
-    used; 0 in a loop, negative where others run beside it."""
+    `path` is as written after quote removal, None if it depends on an expansion; `tilde`: its leading `~` is unquoted.
+    For a glob it is the directory before the first special character, and `pattern` the rest, `**` if unknown. `tree`:
+    everything below is included. `made`: a symbolic link is created there, or a tree with unknown links, from `source`
+    if that is named; mode `make` states only this. `directories` are the possible bases of a relative path: `cd` may
+    have failed, so each counts. `step` is the number of commands of the line before its use; 0 in a loop, negative if
+    others run concurrently."""
 
     mode: Mode
     path: str | None

@@ -282,14 +282,15 @@ def not_posix(source: bytes, node: Node) -> str | None:
     return None
 
 
-# Shells that read a line in another way than bash.
+# Shells that read a line differently from bash.
 #
 # cmd.exe and PowerShell have a conservative splitter: anything that could mean more than one plain command is dynamic.
 #
-# zsh is read by bash's tree, so what zsh takes for something else is not decided. Single quotes mean the same in both
-# and hide everything in them. The rest may have expansions of plain variables, command substitutions, plain patterns
-# and tests; subscripts, modifiers, flags, glob qualifiers, `=name`, brace forms and here-documents may be code to zsh
-# and are not examined.
+# zsh is read by bash's tree, so text that zsh reads differently is undecidable.
+#
+# Single quotes mean the same in both and hide everything in them. The rest may have expansions of plain variables,
+# command substitutions, plain patterns and tests; subscripts, modifiers, flags, glob qualifiers, `=name`, brace forms
+# and here-documents may be code to zsh and are not examined.
 
 
 _META = {

@@ -35,11 +35,11 @@ _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KE
 
 
 class PythonTool:
-    """A function as a tool. A call of it is a plain call of the function, without a session.
+    """A function as a tool. Calling it calls the function, without a session.
 
-    The model reads `name` and `description`; `timeout_s` limits a call. `side_effects` False says that running a call
-    twice changes nothing, so after a crash it is run again. Raises TypeError for a function that cannot be called by
-    the names of its parameters or has one without an annotation.
+    The model reads `name` and `description`; `timeout_s` limits a call. `side_effects` False means that running a call
+    twice changes nothing, so it is repeated after a crash. Raises TypeError for a function that cannot be called by the
+    names of its parameters or has one without an annotation.
     """
 
     def __init__(

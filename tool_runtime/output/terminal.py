@@ -1,9 +1,9 @@
 """The last state of a terminal for a program's output (TR 7): without colours, with the last form of a redrawn line,
-and the last one of a redrawn block of lines. A model would pay for every one of them.
+and the last one of a redrawn block of lines. A model would pay for each of them.
 
-Characters are counted, not cells of a screen. The last lines can be drawn over; what was before them is given out, so
-memory is bounded, and plain output passes in a few operations a chunk. `tests/support/screen.py` says the same rules
-one character at a time.
+Characters are counted, not cells of a screen. The last lines can be redrawn; lines before them are final and returned,
+so memory is bounded, and plain output takes a few operations per chunk. `tests/support/screen.py` implements the same
+rules one character at a time.
 """
 
 from __future__ import annotations
