@@ -235,7 +235,7 @@ def cap_output(output: ToolOutput, call: CallContext) -> ToolOutput:
 
 
 class FaultKind(Enum):
-    """The kind of a fault, independent of families; `families/answers.py` has the families' codes."""
+    """The kind of a fault, independent of families; `tool_runtime.families` has the families' codes."""
 
     UNKNOWN_TOOL = auto()
     INVALID_ARGUMENT = auto()

@@ -13,7 +13,7 @@ from tests.support.api_page import PAGE as API_PAGE
 from tests.support.api_page import page as api_page
 from tests.support.event_page import PAGE
 from tests.support.event_page import page as event_page
-from tests.support.house import modules, word_shares
+from tests.support.house import modules, translated_share, word_shares
 from tests.support.rows import each_row
 from tests.support.serve_page import PAGE as SERVE_PAGE
 from tests.support.serve_page import page as serve_page
@@ -84,3 +84,4 @@ def test_docstrings_say_what_a_thing_is_and_functions_are_named_by_what_they_do(
     asked, odd = word_shares(modules())
     assert asked <= 0.02, "docstrings begin with What, Which, Whether, Where, How, Who, Whose or When"
     assert odd <= 0.05, "functions are named by a participle or a preposition"
+    assert translated_share(modules()) <= 0.02, "docstrings with words such as behind, nobody, goes on"

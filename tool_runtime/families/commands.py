@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from agent_host.contracts import Leftovers
-from tool_runtime.families.answers import fit_texts
+from tool_runtime.families import fit_texts
 from tool_runtime.files import Scope, resolve
 from tool_runtime.output import artifacts, decode_output
 from tool_runtime.output.terminal import keep_colours, reduce, strip_controls

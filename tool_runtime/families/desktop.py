@@ -11,8 +11,7 @@ from agent_host.contracts import MAX_ARTIFACT_BYTES, Artifact, Need, Subject, To
 from agent_host.display_text import count_noun, escape
 from agent_host.safe_open import look_alikes
 from policy import CapabilityName
-from tool_runtime.families import ToolRow, given
-from tool_runtime.families.answers import cut_line
+from tool_runtime.families import ToolRow, cut_line, given
 from tool_runtime.families.schemas import (
     DELETES,
     EDITS,

@@ -12,8 +12,7 @@ import orjson
 from agent_host.contracts import Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
-from tool_runtime.families import Family, ToolRow, given, name_errors
-from tool_runtime.families.answers import answer, body_text, cut_line, fit_texts, fitting
+from tool_runtime.families import Family, ToolRow, answer, body_text, cut_line, fit_texts, fitting, given, name_errors
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from agent_host.contracts import LoadedSkill, Subject, ToolSpec
 from agent_host.display_text import name_for_json
 from agent_host.errors import ErrorCode
-from tool_runtime.families import DESKTOP, Family, ToolRow, given, name_errors
-from tool_runtime.families.answers import answer, body_text, cut_line, excerpt, fitting
+from tool_runtime.families import (
+    DESKTOP,
+    Family,
+    ToolRow,
+    answer,
+    body_text,
+    cut_line,
+    excerpt,
+    fitting,
+    given,
+    name_errors,
+)
 from tool_runtime.families.schemas import (
     DELETES,
     FETCHES,
