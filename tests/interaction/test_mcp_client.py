@@ -338,7 +338,7 @@ def test_a_tool_that_is_another_one_now_needs_an_approval(host: Host) -> None:
     state.write_text("Now it deletes things.")
     between, text = session()  # it has the tools of before, and learns of the change
     assert (between.code, events(host, between, "tools_changed")) == (0, [])
-    assert "is not what it was when this task began, and was not called" in text
+    assert "has changed since this task started, and was not called" in text
     outcome, text = session()
     assert "the present version of this tool of another program is not approved: odd/change@sha256:" in text
     assert outcome.code == 4

@@ -289,7 +289,7 @@ def test_tools_of_an_installed_package_need_the_user_to_name_them(host: Host, tm
     assert "HEY" in bodies[1]
     ended, bodies = run()
     assert "TOOL_NOT_FOUND" in bodies[1]
-    for name, says in (("quiet", "there are: loud, odd"), ("odd", "no tool nor a list of tools")):
+    for name, says in (("quiet", "there are: loud, odd"), ("odd", "neither a tool nor a list of tools")):
         ended, _ = run(name)
         assert ended.code == 2
         assert says in ended.stderr

@@ -59,7 +59,7 @@ def test_a_call_that_held_a_secret_is_not_taken_up_from_the_record(host: Host, a
         assert_not_sent(model, [IN_COMMAND, WRITTEN, PASSWORD, IN_PROMPT])
         prompts = {json.dumps(body["messages"][0]) for body in model.bodies}
     assert [(one["status"], one["code"]) for one in outcome.result["toolCalls"]] == [("failed", "INVALID_REQUEST")]
-    assert answer.text.startswith("INVALID_REQUEST: its arguments held a secret")
+    assert answer.text.startswith("INVALID_REQUEST: its arguments contained a secret")
     assert answer.is_error
     assert not (host.workspace / "effects").exists()
     # The placeholder outlives the process: the front of the request is the same.
@@ -104,7 +104,7 @@ def test_an_approved_call_with_a_secret_is_not_run_after_a_crash(host: Host, *, 
         (answer,) = model.results()
     assert not (host.workspace / "effects").exists()
     # The start of the edited one was on record, so nobody can say whether it took effect.
-    assert answer.text.startswith("TOOL_INTERRUPTED" if edited else "INVALID_REQUEST: its arguments held a secret")
+    assert answer.text.startswith("TOOL_INTERRUPTED" if edited else "INVALID_REQUEST: its arguments contained a secret")
     assert outcome.code == 0
     assert_not_kept(host, [secret])
     assert_not_sent(model, [secret] if edited else [])
