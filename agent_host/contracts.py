@@ -393,7 +393,7 @@ _MAX_NAMED: Final = 20
 class Leftovers(NamedTuple):
     """Leftovers of a call: the numbers of terminated processes and removed files, the ids of processes that survived
     SIGKILL, and changed protected paths. `file` is the outcome of a file written in place, empty if there is none;
-    `changed`: somebody else has changed it since. `settle` is called after the call's result is recorded."""
+    `changed`: another process has changed it since. `settle` is called after the call's result is recorded."""
 
     ended: int = 0
     running: tuple[int, ...] = ()

@@ -31,7 +31,7 @@ Traps:
 
 - An Escape stops only one task: a second Escape while the next queued task starts does not affect that one.
 - A prompt that was typed while the session is being resumed waits for it (`_opening`), in order.
-- The model is told about an undo with the next prompt, because the host has no other way to tell it something outside
+- The model reads about an undo with the next prompt, because the host has no other way to tell it something outside
   of a task.
 """
 
@@ -447,7 +447,7 @@ class Conversation:
         if len(self._deaths) >= _DEATHS:
             self.warn(f"{gone}, {_DEATHS} times in a minute; the next prompt, or /resume, resumes the session")
             return
-        self.warn(f"{gone}; resuming the session{', the task goes on' if self._open_task else ''}")
+        self.warn(f"{gone}; resuming the session{', the task continues' if self._open_task else ''}")
         self.spawn(self.revive())
 
     async def on_resumed(self, result: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def code_of_error(error: errors.AgentHostError) -> int:
 
 def report(error: Exception) -> int:
     """Print the error, and return the exit code."""
-    if isinstance(error, errors.OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # nobody reads it
+    if isinstance(error, errors.OutputRefused) and isinstance(error.__cause__, BrokenPipeError):  # no reader is left
         return FAILED
     if isinstance(error, errors.AgentHostError):
         lines, code = error.problems or (type(error).__name__,), code_of_error(error)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _SERVICES_TOKEN_VARIABLE = "AGENT_HOST_SERVICES_TOKEN"  # noqa: S105  the variable's name, not its value
 # The disk may have failed for records before it failed for the end.
 _STAYS = (
-    "; the session stays resumable, and resuming it goes on from the last record on disk, which does no more than "
+    "; the session stays resumable, and resuming it continues from the last record on disk, which does no more than "
     "report this end again if the disk took it: "
 )
 

@@ -1,6 +1,6 @@
 """Many sessions, each in its own process, for one client: an editor, a chat, a page.
 
-A session outlives its process. When a process dies, its listener is told, the others continue unaffected, and the next
+A session outlives its process. When a process dies, its listener learns it, the others continue unaffected, and the next
 prompt starts another process that resumes the session. A task that was open then is cancelled first: its actions are
 recorded and in the conversation, so the model reads the new prompt after them and repeats nothing.
 
@@ -283,7 +283,7 @@ _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled"})
 
 
 def _report(pump: asyncio.Task[None]) -> None:
-    """Report a listener's exception at once, because nobody awaits it before the session is closed."""
+    """Report a listener's exception at once, because it is not awaited before the session is closed."""
     error = None if pump.cancelled() else pump.exception()
     if error is not None:
         context = {"message": "the listener of a session failed", "exception": error, "task": pump}
@@ -466,7 +466,7 @@ class SessionConnection:
 
     def pause_reading(self, *, paused: bool) -> None:
         """Stop reading the pipe, or resume reading. The process's own queue is bounded: a client that reads later gets
-        joined pieces of text, and is told what was dropped."""
+        joined pieces of text and the number of dropped events."""
         if paused and not self._is_closing:
             self._may_read.clear()
         else:

@@ -90,7 +90,7 @@ class CrashRun:
     until it ends, and `check` returns the problems of the end. `problems` collects problems on the way. `output` is the
     processes' output format: with "text" the patch is checked, with "json" the result object on stdout.
     `lock_may_stay`: a process may have died, or come too late, between the session's files and its lock; a lock file
-    that no process holds, with no other file left, blocks nobody. `start` starts a process; tests that run many
+    that no process holds, with no other file left, blocks no process. `start` starts a process; tests that run many
     sessions can replace it by a faster way.
     """
 

@@ -182,7 +182,7 @@ class _MemoryDisk(Disk):
             self.entries.set(path, Inode(modified=time.time()))
         inode = self._file(path)
         self._change(inode, 0, b"%d\n" % _PID)
-        inode.sync()  # nobody needs the content of a dead lock; so only the store's writes are uncertain
+        inode.sync()  # the content of a dead lock is not needed; so only the store's writes are uncertain
         self.locked.add(path)
         return _MemoryLock(self, path)
 

@@ -465,7 +465,7 @@ def start_record(state_dir: str, key: str, prompt: str) -> dict[str, str]:
 def refuse_another(state_dir: str, key: str, started: Mapping[str, Any], *, prompt: str, policy: PolicySource) -> None:
     """Raise UsageError if `prompt` or `policy` are not those that the session was started with."""
     if "promptMark" not in started:
-        raise UsageError(f"session {key} was not started with --session-id: `agent-host resume {key}` goes on with it")
+        raise UsageError(f"session {key} was not started with --session-id: `agent-host resume {key}` continues it")
     if started["promptMark"] != prompt_mark(state_dir, prompt):
         raise UsageError(f"session {key} was started with another prompt: choose another id, or give the same prompt")
     name = started.get("policy")

@@ -419,18 +419,18 @@ def _add_real_places(bundle: PolicyBundle, entry: Capability | None, os: OsFamil
     if entry is None or not bundle.real_places:
         return entry
     allowed, blocked = (bundle.real_places.get(which, {}) for which in ("allowed", "blocked"))
-    # A link into /proc does not name a place there (`policy.rules.paths.process_places`).
-    real = {
-        path: place
-        for path, place in allowed.items()
-        if process_place(place, os) is None or process_place(path, os) is not None
-    }
     spelled = entry.blocked_paths or ()
     nested = filter(None, (split_nested(normalize(path, os), os) for path in spelled))
     direct = ("/".join(parts) if parts[0] != "/" else f"/{parts[1]}" for parts in nested)
     looked_up = (*spelled, *(normalize(path, os) for path in direct))
+    # A link into /proc does not name a place there (`policy.rules.paths.process_places`).
+    real = (
+        allowed[one]
+        for one in entry.allowed_paths or ()
+        if one in allowed and (process_place(allowed[one], os) is None or process_place(one, os) is not None)
+    )
     return entry._replace(
-        allowed_paths=_union(entry.allowed_paths, tuple(real[one] for one in entry.allowed_paths or () if one in real)),
+        allowed_paths=_union(entry.allowed_paths, tuple(real)),
         blocked_paths=_union(entry.blocked_paths, tuple(blocked[one] for one in looked_up if one in blocked)),
     )
 
