@@ -173,7 +173,7 @@ def _fetch(source: Source, store: str) -> None:
         _git(store, *fetch, "--", source.place, f"{source.revision}:refs/fetched/{source.revision}")
     if _resolve(store, source.revision) is None:
         raise WorkspaceUnavailable(
-            one_line(f"{source.place}: there is not a revision {source.revision}", _REASON_CHARS)
+            one_line(f"{source.place}: there is no revision {source.revision}", _REASON_CHARS)
         )
 
 

@@ -1,6 +1,6 @@
 """Many sessions, each in its own process, for one client: an editor, a chat, a page.
 
-A session outlives its process. When a process dies, its listener learns it, the others continue unaffected, and the next
+A session outlives its process. When a process dies, its listener learns it, the others are not affected, and the next
 prompt starts another process that resumes the session. A task that was open then is cancelled first: its actions are
 recorded and in the conversation, so the model reads the new prompt after them and repeats nothing.
 
