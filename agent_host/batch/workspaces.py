@@ -172,9 +172,7 @@ def _fetch(source: Source, store: str) -> None:
     if _resolve(store, source.revision) is None:  # a commit that is on no branch
         _git(store, *fetch, "--", source.place, f"{source.revision}:refs/fetched/{source.revision}")
     if _resolve(store, source.revision) is None:
-        raise WorkspaceUnavailable(
-            one_line(f"{source.place}: there is no revision {source.revision}", _REASON_CHARS)
-        )
+        raise WorkspaceUnavailable(one_line(f"{source.place}: there is no revision {source.revision}", _REASON_CHARS))
 
 
 def _resolve(store: str, revision: str) -> str | None:
