@@ -10,7 +10,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 BENCH  ?= loop
-UV     := $(shell command -v uv 2>/dev/null)
+UV     ?= $(shell command -v uv 2>/dev/null)
 INPUTS := pyproject.toml uv.lock Makefile
 
 # Compiled modules are kept, whatever the caller says: the tests start the program some hundred times.
@@ -51,7 +51,7 @@ test-second:
 lint: $(VENV)/.ready-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 format: $(VENV)/.ready-lint
@@ -72,7 +72,7 @@ else
 endif
 
 clean:
-	rm -rf .mutants $(VENV) .venv-second build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .mutants $(VENV) .venv-second .venv-uv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # One stamp a set of packages; a stamp is made anew when what it was made from changed.
 ifneq ($(UV),)
@@ -80,9 +80,9 @@ ifneq ($(UV),)
 export UV_NATIVE_TLS := 1
 export UV_SYSTEM_CERTS := 1
 export UV_PROJECT_ENVIRONMENT := $(VENV)
-INSTALL = uv sync --quiet --frozen --inexact --no-default-groups --compile-bytecode $(patsubst %,--group %,$(1))
+INSTALL = $(UV) sync --quiet --frozen --inexact --no-default-groups --compile-bytecode $(patsubst %,--group %,$(1))
 $(VENV)/.made:
-	@uv venv --quiet --allow-existing $(if $(filter-out python3,$(PYTHON)),--python $(PYTHON)) $(VENV) && touch $@
+	@$(UV) venv --quiet --allow-existing $(if $(filter-out python3,$(PYTHON)),--python $(PYTHON)) $(VENV) && touch $@
 else
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . $(patsubst %,--group %,$(1))
 $(VENV)/.made:
