@@ -79,8 +79,9 @@ ifneq ($(UV),)
 # The system's certificates, like pip: a company's own proxy is known to them and not to uv. Two names, old and new.
 export UV_NATIVE_TLS := 1
 export UV_SYSTEM_CERTS := 1
+export UV_COMPILE_BYTECODE ?= 1
 export UV_PROJECT_ENVIRONMENT := $(VENV)
-INSTALL = $(UV) sync --quiet --frozen --inexact --no-default-groups --compile-bytecode $(patsubst %,--group %,$(1))
+INSTALL = $(UV) sync --quiet --frozen --inexact --no-default-groups $(patsubst %,--group %,$(1))
 $(VENV)/.made:
 	@$(UV) venv --quiet --allow-existing $(if $(filter-out python3,$(PYTHON)),--python $(PYTHON)) $(VENV) && touch $@
 else
