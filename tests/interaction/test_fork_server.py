@@ -117,6 +117,7 @@ def has_ended(pid: int) -> bool:
 # Like a process of its own
 
 
+@pytest.mark.many_rows(1)
 @pytest.mark.parametrize(
     "environment",
     [

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import openai
     from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
+pytestmark = pytest.mark.slow  # the SDK takes seconds to import
+
 TEXT = "Grüße, 世界 🌍"
 TOOL_CALLS = [
     {"name": "ReadFile", "arguments": {"path": "/w/ä.txt", "limit": 3}},

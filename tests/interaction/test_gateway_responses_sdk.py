@@ -12,6 +12,8 @@ from tests.interaction.test_gateway_chat_sdk import TEXT, TOOL_CALLS, client_of
 if TYPE_CHECKING:
     from openai.types.responses import ParsedResponse
 
+pytestmark = pytest.mark.slow  # the SDK takes seconds to import
+
 
 class Answer(NamedTuple):
     """The response as the SDK assembled it, the text as it streamed by, and the kinds of events seen, in order."""

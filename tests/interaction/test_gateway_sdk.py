@@ -11,6 +11,8 @@ from agent_host.testing.gateway import MockGateway, Script
 if TYPE_CHECKING:
     from anthropic.types import Message, MessageParam
 
+pytestmark = pytest.mark.slow  # the SDK takes seconds to import
+
 TEXT = "Grüße, 世界 🌍"
 TOOL_CALLS = [
     {"name": "ReadFile", "arguments": {"path": "/w/ä.txt", "limit": 3}},

@@ -305,6 +305,7 @@ GATED = {
 }
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("away", [False, True], ids=["", "client away"])
 def test_no_model_answers_its_own_question(servers: Servers, level: str, *, away: bool) -> None:

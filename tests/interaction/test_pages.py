@@ -379,6 +379,7 @@ def test_hostile_strings_change_nothing_in_a_browser(host: Host, browser: Browse
     watched.context.close()
 
 
+@pytest.mark.slow
 def test_a_script_that_was_put_into_a_copy_is_blocked(host: Host, browser: Browser) -> None:
     page_sessions.answered(host, "s", say("Done."))
     path = written(host, "s")

@@ -85,6 +85,7 @@ def test_files_for_a_runner_are_as_they_were(host: Host) -> None:
     assert host.history("s")[-1]["content"] == HOSTILE
 
 
+@pytest.mark.many_rows(4)
 @pytest.mark.many_rows(5)
 @pytest.mark.parametrize(
     "words",

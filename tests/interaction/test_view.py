@@ -37,6 +37,7 @@ def text_of(markup: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", markup))
 
 
+@pytest.mark.many_rows(3)
 @pytest.mark.many_rows(4)
 @pytest.mark.parametrize(
     ("headers", "code"),

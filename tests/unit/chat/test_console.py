@@ -117,6 +117,7 @@ async def test_keys_from_before_a_question_go_where_they_were_meant(tmp_path: Pa
         await at.shows("yes, do")  # the draft is there again
 
 
+@pytest.mark.many_rows(4)
 @pytest.mark.parametrize(
     "pasted",
     ["yes", "y\r", "\x1b[200~y\x1b[201~", "\r", "x", "\x1by", "\x1b\r", "\x1b[A", "\x1b[999y", "\x7f", "\x17", "\x18"],

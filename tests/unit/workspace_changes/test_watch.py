@@ -309,6 +309,7 @@ PLACES = (
 )
 
 
+@pytest.mark.many_rows(16)
 @pytest.mark.many_rows(25)
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
 @pytest.mark.parametrize("place", PLACES)

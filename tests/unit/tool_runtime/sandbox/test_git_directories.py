@@ -93,6 +93,7 @@ ORDINARY = dict(rows_of((HERE / "git_ordinary.txt").read_text(encoding="utf-8"))
 
 
 @pytest.mark.many_rows(20)
+@pytest.mark.many_rows(20)
 @pytest.mark.parametrize("name", ORDINARY)
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
 async def test_the_work_of_git_goes_on(run: Run, repository: Path, level: str, name: str) -> None:

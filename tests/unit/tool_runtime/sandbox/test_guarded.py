@@ -106,6 +106,7 @@ TRICKS = dict(rows_of(Path(__file__).with_name("arranged.txt").read_text(encodin
 
 
 @pytest.mark.many_rows(24)
+@pytest.mark.many_rows(24)
 @pytest.mark.parametrize("name", TRICKS)
 @pytest.mark.parametrize("level", ["landlock", "namespace"])
 async def test_what_a_command_arranges_for_the_host_leads_nowhere(
@@ -197,6 +198,7 @@ def test_a_folder_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(tmp_path:
     assert [(one.name, one.read_text()) for one in outside.iterdir()] == [("hook", "victim")]
 
 
+@pytest.mark.many_rows(8)
 @pytest.mark.many_rows(8)
 @pytest.mark.parametrize("name", CHANGES)
 async def test_namespaces_refuse_it(run: Run, repository: Path, name: str) -> None:

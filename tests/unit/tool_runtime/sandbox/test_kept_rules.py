@@ -69,6 +69,7 @@ def replace_named(root: Path) -> None:
     (root / "elsewhere").rename(root / "named")
 
 
+@pytest.mark.many_rows(6)
 @pytest.mark.many_rows(8)
 @pytest.mark.parametrize(
     ("change", "seen"),

@@ -50,6 +50,7 @@ def run(make_router: MakeRouter, workspace: Path, tmp_path: Path) -> Run:
 
 
 @pytest.mark.many_rows(15)
+@pytest.mark.many_rows(15)
 @LEVELS
 @pytest.mark.parametrize(
     "command",
@@ -78,6 +79,7 @@ async def test_what_is_held_stays(run: Run, workspace: Path, level: str, command
     assert [one for one in os.listdir(workspace) if "code" in one.lower()] == ["my.code-workspace"]
 
 
+@pytest.mark.many_rows(8)
 @pytest.mark.many_rows(8)
 @LEVELS
 @pytest.mark.parametrize(

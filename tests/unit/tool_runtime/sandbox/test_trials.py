@@ -101,6 +101,7 @@ def test_a_trial_that_had_no_descriptors_says_nothing_of_later_ones(tmp_path: Pa
 NONE_HERE = ("ENOSYS", "EPERM", "EACCES")
 
 
+@pytest.mark.many_rows(6)
 @pytest.mark.many_rows(8)
 @pytest.mark.parametrize("name", [*NONE_HERE, "ENOENT", "ENOSPC", "EROFS", "EMFILE", "ENFILE", "ENOMEM", "EIO"])
 @pytest.mark.parametrize("call", ["landlock_create_ruleset", "landlock_restrict_self", "seccomp"])
