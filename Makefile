@@ -83,7 +83,7 @@ export UV_COMPILE_BYTECODE ?= 1
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 INSTALL = $(UV) sync --quiet --frozen --inexact --no-default-groups $(patsubst %,--group %,$(1))
 $(VENV)/.made:
-	@$(UV) venv --quiet --allow-existing $(if $(filter-out python3,$(PYTHON)),--python $(PYTHON)) $(VENV) && touch $@
+	@$(UV) venv --quiet --seed --allow-existing $(if $(filter-out python3,$(PYTHON)),--python $(PYTHON)) $(VENV) && touch $@
 else
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . $(patsubst %,--group %,$(1))
 $(VENV)/.made:
