@@ -2,7 +2,7 @@
 #   make run         the demonstration: an agent repairs a small project
 #   make test        the quick tests, for every change
 #   make test-all    these and the slow ones: faults, hunts, soak, long sessions
-#   make test-slow SEED=N   a tenth of the slow ones, chosen by N
+#   make test-slow SEED=N   a fifteenth of the slow ones, chosen by N
 #   make test-second a fifth of tests/unit with a second interpreter
 # `uv` is used where it is installed, else venv and pip.
 

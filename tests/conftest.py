@@ -89,9 +89,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--fifth SEED`: of tests/unit a fifth of the files. `--sample SEED`: a tenth of the slow tests."""
+    """`--fifth SEED`: of tests/unit a fifth of the files. `--sample SEED`: a fifteenth of the slow tests."""
     parser.addoption("--fifth", metavar="SEED", help="of tests/unit run a fifth of the files, chosen by SEED")
-    parser.addoption("--sample", metavar="SEED", help="of the slow tests run a tenth, chosen by SEED")
+    parser.addoption("--sample", metavar="SEED", help="of the slow tests run a fifteenth, chosen by SEED")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -105,7 +105,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     fifth, sample = config.option.fifth, config.option.sample
     return [
         *([] if fifth is None else [f"a fifth of tests/unit: --fifth {fifth}"]),
-        *([] if sample is None else [f"a tenth of the slow tests: --sample {sample}"]),
+        *([] if sample is None else [f"a fifteenth of the slow tests: --sample {sample}"]),
     ]
 
 
@@ -147,7 +147,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 row.add_marker(pytest.mark.slow)
     sample = config.option.sample
     if sample is not None:
-        others = [one for one in items if "slow" in one.keywords and zlib.crc32(f"{sample} {one.nodeid}".encode()) % 10]
+        others = [one for one in items if "slow" in one.keywords and zlib.crc32(f"{sample} {one.nodeid}".encode()) % 15]
         config.hook.pytest_deselected(items=others)
         left_out = set(others)
         items[:] = [one for one in items if one not in left_out]
