@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from agent_host.contracts import Denial
+from agent_host.errors import UsageError
+from agent_host.http import TlsContext
 from policy.urls import UrlProblem, target_of
 from tool_runtime.tool import FaultKind, ToolFault
 from tool_runtime.web import Blocked, DomainScope, Gate, Network, network_under, resolve
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from policy import CommandScope
@@ -30,25 +33,29 @@ _HEAD_S: Final = 30.0
 _PAUSE_S: Final = 0.05
 _MAX_CONNECTIONS: Final = 128  # at once for one command; others wait. Each takes two of the host's descriptors
 _CONNECT_S: Final = 30.0
+_LAST_ANSWER_S: Final = 5.0
 _RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
 
 
 class Upstream(NamedTuple):
-    """A proxy that the user configured: its address, and the authorization header line that it requires."""
+    """A proxy that the user configured: its address, the authorization header line that it requires, and the
+    certificates to trust if its URL has https."""
 
     host: str
     port: int
     authorization: bytes | None = None
+    tls: TlsContext | None = None
 
     @classmethod
     def read(cls, url: str) -> Upstream:
-        """Read the proxy that a URL names. The scheme is ignored: the connection to the proxy never uses TLS."""
+        """Read the proxy that a URL names."""
         parts = urlsplit(url)
+        tls = TlsContext(url) if parts.scheme == "https" else None
         authorization = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             authorization = b"Proxy-Authorization: Basic " + base64.b64encode(pair.encode())
-        return cls(parts.hostname or "", parts.port or 80, authorization)
+        return cls(parts.hostname or "", parts.port or (80 if tls is None else 443), authorization, tls)
 
 
 def proxy_of(
@@ -137,7 +144,7 @@ class DomainProxy:
             self._report(Denial("host", wanted.label, rule, "connect"))
             await _refuse(writer, "403 Forbidden", f"refused by the sandbox: {fault}")
             return
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UsageError) as error:
             await _refuse(writer, "502 Bad Gateway", f"{wanted.label}: {error or 'no answer in time'}")
             return
         try:
@@ -159,12 +166,14 @@ class DomainProxy:
         return self._upstreams.get("https" if wanted.is_tunnel else "http")
 
     async def _connect(self, wanted: ProxyRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to an allowed host. Raises ToolFault if it is not allowed, OSError, TimeoutError."""
+        """Connect to an allowed host. Raises ToolFault if it is not allowed, OSError, TimeoutError,
+        UsageError for certificates that cannot be loaded."""
         self._gate.check_url(wanted.url)
         upstream = self._upstream(wanted)
         async with asyncio.timeout(_CONNECT_S):
             if upstream is not None:  # it resolves the name itself, and the user configured it
-                return await _open(upstream.host, upstream.port)
+                secure = None if upstream.tls is None else await self._pool.run(upstream.tls.get)
+                return await _open(upstream.host, upstream.port, secure)
             addresses = await self._pool.run(lambda: resolve(wanted.host, wanted.port))
             self._gate.check_addresses(wanted.host, wanted.port, addresses)
             failed: OSError = OSError(f"{wanted.host} has no address")
@@ -176,8 +185,10 @@ class DomainProxy:
             raise failed
 
 
-async def _open(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(host, port, limit=_BUFFER)
+async def _open(
+    host: str, port: int, secure: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, port, limit=_BUFFER, ssl=secure)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -187,6 +198,9 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
+        else:  # TLS has no half-closed connections: the other end has a moment for its last answer
+            await asyncio.sleep(_LAST_ANSWER_S)
+            writer.close()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: str, why: str) -> None:

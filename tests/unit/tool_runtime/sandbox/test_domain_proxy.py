@@ -12,11 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.contracts import Denial
 from policy.urls import UrlProblem
+from tests.support.tls import server_context, tls_in_front_of
 from tests.unit.tool_runtime.conftest import until
 from tests.unit.tool_runtime.test_http import response, serving
 from tool_runtime.threads import DaemonPool
@@ -325,6 +327,24 @@ async def test_the_users_own_proxy_is_asked_for_what_is_allowed(pool: DaemonPool
     credentials = {headers.get("proxy-authorization") for _, headers, _ in other.requests}
     assert credentials == {f"Basic {base64.b64encode(b'me:s@cret').decode()}" if pair else None}
     assert [denial.what for denial in asked.denials] == ["b.test"]
+
+
+async def test_a_proxy_with_https_is_reached_by_tls_alone(pool: DaemonPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its password is never sent in the clear, and not to a server whose certificate is not trusted."""
+    monkeypatch.setattr(proxy, "_LAST_ANSWER_S", 0.2)
+    authority = trustme.CA()
+    answers = {"http://a.test:80/x": response(body=b"by the other"), "a.test:443": b"HTTP/1.1 200 OK\r\n\r\ntunnel"}
+    async with serving(answers) as other:
+        with tls_in_front_of(f"http://{LOCAL}:{other.port}", server_context(authority, LOCAL)) as secure:
+            url = secure.replace("https://", "https://me:secret@")
+            async with asking(pool, ("a.test",), upstream={"http": url, "https": url}) as asked:
+                assert b"CERTIFICATE_VERIFY_FAILED" in await asked.connect("a.test:443")
+            assert other.requests == []
+            with authority.cert_pem.tempfile() as trusted:
+                monkeypatch.setenv("SSL_CERT_FILE", trusted)
+                async with asking(pool, ("a.test",), upstream={"http": url, "https": url}) as asked:
+                    assert (await asked.get("http://a.test/x", "a.test")).endswith(b"by the other")
+                    assert (await asked.connect("a.test:443")).endswith(b"tunnel")
 
 
 async def test_a_named_local_host_goes_past_the_users_own_proxy(pool: DaemonPool, leads: dict[str, Any]) -> None:
