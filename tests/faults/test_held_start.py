@@ -117,7 +117,8 @@ def test_what_a_killed_host_has_started_is_held_and_ended(
         assert told.is_error
     eventually(lambda: set(living()) <= orphans, "the end of all that the host has started")
     assert not (host.root / "outside").exists()
-    changed = (host.workspace / ".git" / "config").read_text() != "mine"
+    # Killed between opening and writing, it leaves an empty file, which starts no program.
+    changed = (host.workspace / ".git" / "config").read_text() not in ("mine", "")
     assert not changed or (level == "landlock" and ".git/config" in told.text)  # seen afterwards
     assert list(host.temporary.iterdir()) == []
     assert groups() <= before
