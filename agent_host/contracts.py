@@ -406,8 +406,8 @@ class Leftovers(NamedTuple):
         places."""
         notes = [denial.note() for denial in self.guarded[:_MAX_NAMED]]
         if self.running:
-            more = len(self.running) - _MAX_NAMED
-            named = ", ".join(map(str, self.running[:_MAX_NAMED])) + (f" and {more} more" if more > 0 else "")
+            omitted = len(self.running) - _MAX_NAMED
+            named = ", ".join(map(str, self.running[:_MAX_NAMED])) + (f" and {omitted} more" if omitted > 0 else "")
             notes.insert(0, f"still running after SIGKILL: {named}")
         return "; ".join(notes)
 
@@ -437,12 +437,12 @@ class CommandEnd(NamedTuple):
 
     def note(self) -> str:
         """The note on its end, in words for the model."""
-        said = _ENDED[self.reason]
+        text = _ENDED[self.reason]
         if self.exit_code is not None:
-            said = f"exit code {self.exit_code}" if self.reason == "exited" else f"{said}, exit code {self.exit_code}"
+            text = f"exit code {self.exit_code}" if self.reason == "exited" else f"{text}, exit code {self.exit_code}"
         if self.left:
-            said += f"; {self.left} of its processes still run, and end with the session"
-        return said
+            text += f"; {self.left} of its processes still run, and end with the session"
+        return text
 
 
 class CommandObserver(Protocol):

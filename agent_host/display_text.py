@@ -41,16 +41,16 @@ def count_noun(number: int, noun: str) -> str:
 def one_line(text: str, max_bytes: int = LINE_BYTES) -> str:
     """Return `text` on one line, in at most `max_bytes` of JSON; it ends with `…` if it was cut."""
     kept = _fitting(text, max_bytes, keep="")
-    whole = escape(text[:kept], keep="")
-    return whole if kept == len(text) else whole + "…"
+    escaped = escape(text[:kept], keep="")
+    return escaped if kept == len(text) else escaped + "…"
 
 
 def clip(text: str, max_bytes: int) -> str:
     """The start of `text`, escaped, in at most `max_bytes` of JSON; if it was cut, followed by a note on its own
     line."""
     kept = _fitting(text, max_bytes)
-    whole = escape(text[:kept])
-    return whole if kept == len(text) else f"{whole}\n[… {len(text) - kept} more characters are not shown]"
+    escaped = escape(text[:kept])
+    return escaped if kept == len(text) else f"{escaped}\n[… {len(text) - kept} more characters are not shown]"
 
 
 def _fitting(text: str, max_bytes: int, keep: str = KEPT) -> int:
@@ -79,8 +79,8 @@ def tokens_in_words(used: Mapping[str, Any], *, cache_last: bool = False) -> str
     of_cache = ((used.get("cachedInputTokens"), "cached"), (used.get("cacheWriteTokens"), "written"))
     cache = ", ".join(f"{count} {what}" for count, what in of_cache if count)
     cache = f" ({cache})" if cache else ""
-    came, said = f"{used['inputTokens']} tokens in", f"{used['outputTokens']} out"
-    words = f"{came}, {said}{cache}" if cache_last else f"{came}{cache}, {said}"
+    tokens_in, tokens_out = f"{used['inputTokens']} tokens in", f"{used['outputTokens']} out"
+    words = f"{tokens_in}, {tokens_out}{cache}" if cache_last else f"{tokens_in}{cache}, {tokens_out}"
     cost = used.get("cost")
     if cost is None:
         return words

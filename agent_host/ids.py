@@ -45,9 +45,9 @@ class Outside(NamedTuple):
         """An opaque id such as `msg_9f2c...`; 64 random bits, unique within a session for all practical purposes."""
         return f"{prefix}_{self.random_bytes(8).hex()}"
 
-    def ms_since(self, began: float) -> int:
-        """Whole milliseconds since `began`, a value of `monotonic`."""
-        return int((self.monotonic() - began) * 1000)
+    def ms_since(self, started: float) -> int:
+        """Whole milliseconds since `started`, a value of `monotonic`."""
+        return int((self.monotonic() - started) * 1000)
 
     def fraction(self) -> float:
         """A number from 0 to 1, without 1; each is as likely."""

@@ -82,7 +82,7 @@ def keep_out(*workspaces: str) -> None:
     kept, last = [], []
     for entry in sys.path:
         real = _real(entry)
-        if not (_is_given(entry) and any(_lies_in(real, root) for root in roots)):
+        if not (_is_given(entry) and any(_is_in(real, root) for root in roots)):
             kept.append(entry)
         elif real == os.path.realpath(ROOT):
             last.append(entry)
@@ -114,11 +114,11 @@ def places_in(workspace: str) -> "tuple[str, ...]":
     for prefix in map(_real, dict.fromkeys((sys.prefix, sys.base_prefix))):
         if prefix == workspace:
             found += [os.path.join(prefix, one) for one in _OF_ENVIRONMENTS]
-        elif _lies_in(prefix, workspace):
+        elif _is_in(prefix, workspace):
             found.append(prefix)
     found += [os.path.abspath(sys.executable), _real(sys.executable)]
     found += [os.path.join(_real(ROOT), one) for one in ("agent_host", *PACKAGES)]
-    inside = [one for one in dict.fromkeys(found) if _lies_in(_real(os.path.dirname(one)), workspace)]
+    inside = [one for one in dict.fromkeys(found) if _is_in(_real(os.path.dirname(one)), workspace)]
     _inside[workspace] = tuple(one for one in inside if os.path.lexists(one))
     return _inside[workspace]
 
@@ -150,7 +150,7 @@ def _is_given(entry: str) -> bool:
     return not entry or entry == _FIRST or _real(entry) in map(_real, filter(None, given))
 
 
-def _lies_in(path: str, root: str) -> bool:
+def _is_in(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
 

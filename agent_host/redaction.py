@@ -150,33 +150,33 @@ _TRIES: Final = 8
 def clean_pieces(clean: Callable[[bytes], bytes], chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Redact the `chunks`, of any length, by `clean`. Memory is bounded, unless matches leave no place for a cut: then
     pieces get larger."""
-    held, wanted = b"", PIECE_BYTES
+    pending, wanted = b"", PIECE_BYTES
     for chunk in chunks:
         for start in range(0, len(chunk), PIECE_BYTES):
-            held += chunk[start : start + PIECE_BYTES]
-            if len(held) < wanted + OVERLAP_BYTES:
+            pending += chunk[start : start + PIECE_BYTES]
+            if len(pending) < wanted + OVERLAP_BYTES:
                 continue
-            cut, before = _cut(clean, held)
+            cut, before = _cut(clean, pending)
             if cut:
                 yield before
-                held, wanted = held[cut:], PIECE_BYTES
+                pending, wanted = pending[cut:], PIECE_BYTES
             else:
-                wanted = 2 * len(held)
-    yield clean(held)
+                wanted = 2 * len(pending)
+    yield clean(pending)
 
 
 def _cut(clean: Callable[[bytes], bytes], data: bytes) -> tuple[int, bytes]:
     """Return the place of a cut, and the redacted data before it; (0, b"") if there is no place. A secret near the end
     of `data` may continue after it, so the end stays for the next piece."""
-    whole = clean(data)
+    cleaned = clean(data)
     limit = len(data) - OVERLAP_BYTES
     for _ in range(_TRIES):
         cut = _line_end(data, limit)
-        if whole == data:
+        if cleaned == data:
             return cut, data[:cut]
         before = clean(data[:cut])
         # Colour codes inside of a match are removed from all searched data.
-        if strip_terminal_codes(before) + strip_terminal_codes(clean(data[cut:])) == strip_terminal_codes(whole):
+        if strip_terminal_codes(before) + strip_terminal_codes(clean(data[cut:])) == strip_terminal_codes(cleaned):
             return cut, before
         limit = cut - OVERLAP_BYTES // 2
         if limit <= 0:

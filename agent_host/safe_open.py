@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 """To open what need not be readable, to ask about it; opening it so has no effect. Only Linux has it."""
-SAYS_PATHS: Final = sys.platform == "linux"
-_GONE: Final = " (deleted)"  # which is appended to the path of a removed file
+REPORTS_PATHS: Final = sys.platform == "linux"
+_DELETED_SUFFIX: Final = " (deleted)"  # which is appended to the path of a removed file
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _FOLDER = O_PATH | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -44,7 +44,7 @@ def open_regular(path: str, flags: int, folder: int | None = None) -> int:
 def open_real(path: str) -> int:
     """A descriptor to read the regular file at the real path `path`: no link is followed on the way to it either, such
     as one that a command has put in the place of a folder. Raises OSError, ELOOP or ENOTDIR for a link."""
-    fd = open_there(path, os.O_RDONLY | _FLAGS)
+    fd = open_exact(path, os.O_RDONLY | _FLAGS)
     if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     if fd is not None:
@@ -76,7 +76,7 @@ def read_real(path: str, most: int) -> bytes:
 def link_at(path: str) -> bytes | None:
     """The target of the symbolic link at the real path, unresolved; None if there is none, or a link is on the way."""
     parent, name = os.path.split(path)
-    folder = open_there(parent, _FOLDER)
+    folder = open_exact(parent, _FOLDER)
     try:
         if folder is not None:
             return os.fsencode(os.readlink(name, dir_fd=folder))
@@ -88,10 +88,10 @@ def link_at(path: str) -> bytes | None:
             os.close(folder)
 
 
-def open_there(path: str, flags: int) -> int | None:
+def open_exact(path: str, flags: int) -> int | None:
     """A descriptor whose path, as reported by the system, is this path: even after concurrent moves no link was
     followed. None if the system does not report it. The caller closes it."""
-    if not SAYS_PATHS or path.endswith(_GONE):
+    if not REPORTS_PATHS or path.endswith(_DELETED_SUFFIX):
         return None
     try:
         fd = os.open(path, flags | os.O_CLOEXEC)
@@ -115,7 +115,7 @@ _LIKENESS: Final = 0.6
 _MAX_NEAREST: Final = 3
 
 
-def name_that_is_meant(path: str, *, looks: bool) -> str | None:
+def intended_path(path: str, *, looks: bool) -> str | None:
     """The path meant by a missing absolute `path`: the one that was displayed like this, or with `looks` the only one
     that looks the same. None if there is no such path."""
     drive, rest = os.path.splitdrive(path)
@@ -125,8 +125,8 @@ def name_that_is_meant(path: str, *, looks: bool) -> str | None:
         if not os.path.lexists(below):
             name = _entry(at, part, looks=looks)
             if name is None:
-                there = os.path.join(at, *parts[number:])
-                return there if not looks and there != path else None
+                candidate = os.path.join(at, *parts[number:])
+                return candidate if not looks and candidate != path else None
             below = os.path.join(at, name)
         at = below
     return None if at == path else at
@@ -163,8 +163,8 @@ def _entry(directory: str, wanted: str, *, looks: bool) -> str | None:
     shown = [name for name in names if wanted in (escape(name, ""), name_for_json(name))]
     if len(shown) == 1:
         return shown[0]
-    alike = [name for name in names if _look_of(name) == _look_of(wanted)] if looks and not shown else []
-    return alike[0] if len(alike) == 1 else None
+    similar = [name for name in names if _look_of(name) == _look_of(wanted)] if looks and not shown else []
+    return similar[0] if len(similar) == 1 else None
 
 
 def _look_of(name: str) -> str:

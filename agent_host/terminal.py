@@ -160,7 +160,7 @@ def last_state(line: str) -> str:
 def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
     """Pass each typed line to `take` with the monotonic time of its first character, and None at end of input. Returns
     then, or when `take` raises RuntimeError because the loop is closed. Run it in a thread."""
-    waiting, begun_at, data = b"", 0.0, b"-"
+    waiting, started_at, data = b"", 0.0, b"-"
     with contextlib.suppress(RuntimeError), open(os.dup(fd), "rb", buffering=0) as file:
         while data:
             try:
@@ -168,11 +168,11 @@ def read_lines(fd: int, take: Callable[[str | None, float], object]) -> None:
             except OSError:
                 data = b""
             now = time.monotonic()
-            begun_at = begun_at if waiting else now
+            started_at = started_at if waiting else now
             *lines, waiting = (waiting + data).split(b"\n")
             for line in lines:
-                take(line.decode("utf-8", "replace"), begun_at)
-                begun_at = now
+                take(line.decode("utf-8", "replace"), started_at)
+                started_at = now
         take(None, now)
 
 
@@ -298,11 +298,11 @@ def prompt_of(field: FormField, problem: str) -> str:
 
 def _hint(field: FormField) -> str:
     how = {"boolean": "y or n", "choice": "a number of the list", "choices": "numbers of the list, with blanks"}
-    said = how.get(field.kind, {"integer": "a whole number", "number": "a number"}.get(field.kind, "a text"))
+    hint = how.get(field.kind, {"integer": "a whole number", "number": "a number"}.get(field.kind, "a text"))
     if field.default is not None:
         default = field.default if isinstance(field.default, str) else json.dumps(field.default)
-        return f"{said}; nothing for {default}"
-    return said if field.required else f"{said}; nothing to leave it out"
+        return f"{hint}; nothing for {default}"
+    return hint if field.required else f"{hint}; nothing to leave it out"
 
 
 def take(field: FormField, line: str, content: dict[str, Any]) -> str | None:
@@ -432,12 +432,12 @@ def _markdown() -> tuple[MarkdownIt, Markdown]:
     class LeftHeading(Heading):
         LEVEL_ALIGN: ClassVar = {}
 
-    class WholeCell(TableDataElement):
+    class FoldedCell(TableDataElement):
         def __init__(self, justify: JustifyMethod) -> None:
             super().__init__(justify)
             self.content.overflow = "fold"
 
-    own = {"heading_open": LeftHeading, "td_open": WholeCell, "th_open": WholeCell}
+    own = {"heading_open": LeftHeading, "td_open": FoldedCell, "th_open": FoldedCell}
 
     class OwnMarkdown(Markdown):
         elements: ClassVar = {**Markdown.elements, **own}

@@ -20,7 +20,7 @@ _SLICE_BYTES: Final = 1024 * 1024  # read at once to count the lines of a large 
 MAX_COMPARED_BYTES: Final = 1024 * 1024
 """Maximum size of a file that is compared by lines; equal files are found at any size."""
 _MAX_PAIRS: Final = 2000
-_LEAST_ALIKE: Final = 0.5
+_MIN_SIMILARITY: Final = 0.5
 """Minimum common part of two files, relative to the larger one, as in git."""
 
 
@@ -39,8 +39,8 @@ def compare(before: bytes, after: bytes) -> TextDiff:
     """
     start, end = _equal_ends(before, len(after), lambda at, size: after[at : at + size])
     # Equal lines at both ends are left out, except for the context of a change.
-    shown_from, shown_behind = _lines_back(before, start), _lines_on(before, len(before) - end)
-    old, new = (_LINE.findall(text[shown_from : len(text) - len(before) + shown_behind]) for text in (before, after))
+    shown_from, shown_after = _lines_back(before, start), _lines_on(before, len(before) - end)
+    old, new = (_LINE.findall(text[shown_from : len(text) - len(before) + shown_after]) for text in (before, after))
     found = changes(old, new)
     hunks = b"".join(_hunks(old, new, found, before.count(b"\n", 0, shown_from)))
     return TextDiff(hunks, sum(j2 - j1 for _, _, j1, j2 in found), sum(i2 - i1 for i1, i2, _, _ in found))
@@ -162,12 +162,12 @@ def _common_start(before: bytes, shorter: int, read: Callable[[int, int], bytes]
 
 
 def _common_end(before: bytes, size: int, shorter: int, read: Callable[[int, int], bytes]) -> int:
-    for behind in range(0, shorter, _SLICE_BYTES):
-        length = min(_SLICE_BYTES, shorter - behind)
-        at = len(before) - behind - length
-        old, new = before[at : at + length], read(size - behind - length, length)
+    for offset in range(0, shorter, _SLICE_BYTES):
+        length = min(_SLICE_BYTES, shorter - offset)
+        at = len(before) - offset - length
+        old, new = before[at : at + length], read(size - offset - length, length)
         if old != new:
-            return behind + _equal_last_bytes(old, new)
+            return offset + _equal_last_bytes(old, new)
     return max(shorter, 0)
 
 
@@ -306,11 +306,11 @@ class _Comparison:
             for k in _diagonals(edits, n, m):
                 x = _step(reached, middle + k, first=k == -edits, last=k == edits)
                 y = x - k
-                begun = x
+                start = x
                 while x < n and y < m and a[i1 + x] == b[j1 + y]:
                     x, y = x + 1, y + 1
                 reached[middle + k] = x
-                steps += x - begun + 2
+                steps += x - start + 2
                 if x == n and y == m:
                     self._budget -= steps
                     return _walk_back(rounds, k, x, i1, j1), (i2, j2)
@@ -343,12 +343,12 @@ def _walk_back(rounds: list[list[int]], k: int, x: int, i1: int, j1: int) -> lis
     runs: list[tuple[int, int, int]] = []
     for edits in range(len(rounds) - 1, -1, -1):
         reached, at = rounds[edits], k + edits + 1
-        begun = _step(reached, at, first=k == -edits, last=k == edits) if edits else 0
-        if x > begun:
-            runs.append((i1 + begun, j1 + begun - k, x - begun))
+        start = _step(reached, at, first=k == -edits, last=k == edits) if edits else 0
+        if x > start:
+            runs.append((i1 + start, j1 + start - k, x - start))
         if edits:
             down = k == -edits or (k != edits and reached[at - 1] < reached[at + 1])
-            k, x = (k + 1, begun) if down else (k - 1, begun - 1)
+            k, x = (k + 1, start) if down else (k - 1, start - 1)
     return runs[::-1]
 
 
@@ -394,7 +394,7 @@ def _parts_between(anchors: list[tuple[int, int]], part: _OpenPart) -> list[_Ope
     return parts
 
 
-def find_renames(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tuple[str, int]]:
+def find_renames(removed: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tuple[str, int]]:
     """Map the name of each renamed file to its old name and its similarity in percent.
 
     Equal files are matched first, then those that have most in common; each file is in at most one pair. With more than
@@ -402,17 +402,17 @@ def find_renames(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[st
     """
     found: dict[str, tuple[str, int]] = {}
     by_content: dict[bytes, list[str]] = {}
-    for path, content in sorted(gone.items(), reverse=True):
+    for path, content in sorted(removed.items(), reverse=True):
         if content:
             by_content.setdefault(content, []).append(path)
     for path, content in sorted(new.items()):
         if by_content.get(content):
             found[path] = by_content[content].pop(), 100
     taken = {old for old, _ in found.values()}
-    left = {path: content for path, content in gone.items() if path not in taken and _is_compared(content)}
+    left = {path: content for path, content in removed.items() if path not in taken and _is_compared(content)}
     others = {path: content for path, content in new.items() if path not in found and _is_compared(content)}
     if len(left) * len(others) <= _MAX_PAIRS:
-        found |= _alike(left, others)
+        found |= _similar(left, others)
     return found
 
 
@@ -420,21 +420,21 @@ def _is_compared(content: bytes) -> bool:
     return 0 < len(content) <= MAX_COMPARED_BYTES and b"\0" not in content
 
 
-def _alike(gone: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tuple[str, int]]:
-    lines = {content: Counter(content.splitlines(keepends=True)) for content in {*gone.values(), *new.values()}}
+def _similar(removed: Mapping[str, bytes], new: Mapping[str, bytes]) -> dict[str, tuple[str, int]]:
+    lines = {content: Counter(content.splitlines(keepends=True)) for content in {*removed.values(), *new.values()}}
     pairs: list[tuple[float, str, str]] = []
-    for old, before in gone.items():
+    for old, before in removed.items():
         for path, after in new.items():
             larger = max(len(before), len(after))
-            if min(len(before), len(after)) >= larger * _LEAST_ALIKE:
+            if min(len(before), len(after)) >= larger * _MIN_SIMILARITY:
                 shared = lines[before] & lines[after]
-                alike = sum(len(line) * count for line, count in shared.items()) / larger
-                if alike >= _LEAST_ALIKE:
-                    pairs.append((-alike, path, old))
+                similarity = sum(len(line) * count for line, count in shared.items()) / larger
+                if similarity >= _MIN_SIMILARITY:
+                    pairs.append((-similarity, path, old))
     found: dict[str, tuple[str, int]] = {}
     taken: set[str] = set()
-    for alike, path, old in sorted(pairs):
+    for similarity, path, old in sorted(pairs):
         if path not in found and old not in taken:
-            found[path] = old, min(99, int(-100 * alike))
+            found[path] = old, min(99, int(-100 * similarity))
             taken.add(old)
     return found

@@ -113,8 +113,8 @@ def _token_equivalents(dialect: Dialect, work: Work) -> tuple[float, float]:
         thread.fit(work.window - tokens_of(head))
         request = orjson.loads(b"".join([head, *thread.encode_window(), dialect.tail]))
         counts = cache.count("m", wire.pieces(request), has_marks=wire.has_cache_marks)
-        sent += counts.whole
-        fresh = counts.whole - counts.read - counts.written
+        sent += counts.total
+        fresh = counts.total - counts.read - counts.written
         equivalents += fresh + _WRITTEN * counts.written + _READ * counts.read
         calls = tuple(ToolCall(f"c{step}_{call}", "Tool1", {"path": f"/w/{step}/{call}"}) for call in range(work.calls))
         results = [_result(call.call_id) for call in calls]

@@ -35,11 +35,11 @@ from config.shapes import (
     all_problems,
     display,
     hint_at,
+    integer,
     is_table_of_strings,
     meant_name,
     number,
     one_of,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _shown(value: object) -> str:
 def _shape_of(key: str, setting: Setting) -> Shape:
     if setting.proxy:
         return _PROXY_URL
-    if key in _WHOLE:
+    if key in _USER_SECTIONS:
         from config.providers import MODELS_SHAPE, PROVIDERS_SHAPE  # only for a section of models or providers
 
         return MODELS_SHAPE if key == MODELS else PROVIDERS_SHAPE
@@ -275,7 +275,7 @@ def _shape_of(key: str, setting: Setting) -> Shape:
         return FLAG
     if setting.kind is str:
         return one_of(*setting.choices) if setting.choices else TEXT
-    return (whole if setting.kind is int else number)(setting.low, setting.high)
+    return (integer if setting.kind is int else number)(setting.low, setting.high)
 
 
 def _is_proxy_url(value: object) -> bool:
@@ -346,7 +346,7 @@ def _is_narrower(value: TomlValue, present: TomlValue, setting: Setting) -> bool
 # The shipped defaults. Their file is so simple that it can be read without a TOML parser at each start.
 
 # Sections whose keys the user chooses: none by default.
-_WHOLE = frozenset((MODELS, PROVIDERS))
+_USER_SECTIONS = frozenset((MODELS, PROVIDERS))
 DEFAULTS = os.path.join(os.path.dirname(__file__), "defaults.toml")
 
 
@@ -363,7 +363,7 @@ def load_defaults() -> dict[str, TomlValue]:
         for line in map(str.strip, handle):
             if line.startswith("["):
                 section = line[1 : line.index("]")]
-                if section in _WHOLE:
+                if section in _USER_SECTIONS:
                     values[section] = {}
             elif line and not line.startswith("#"):
                 key, _, rest = line.partition(" = ")

@@ -28,12 +28,12 @@ from config.shapes import (
     Text,
     display,
     hint_at,
+    integer,
     is_table_of_strings,
     matches,
     member_path,
     number,
     one_of,
-    whole,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ _PROVIDER = Record(
         "key_env": _VARIABLE,
         "key_keyring": Text(1, 256),
         "headers": _HEADERS,
-        "context_tokens": whole(1, 10**9),
+        "context_tokens": integer(1, 10**9),
     },
     closed=True,
 )
@@ -171,10 +171,10 @@ def found_in(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def choose_provider(
-    settings: Settings, environ: Mapping[str, str], began: str | None = None, *, finds: bool = True
+    settings: Settings, environ: Mapping[str, str], started_with: str | None = None, *, finds: bool = True
 ) -> LlmProvider | None:
-    """Choose the provider of a run: the one that `--provider` or `llm.provider` names, else `began`, with which a
-    resumed session started, else `providers.default`, else, with `finds`, the first whose key is in the environment.
+    """Choose the provider of a run: the one that `--provider` or `llm.provider` names, else `started_with`, with which
+    a resumed session started, else `providers.default`, else, with `finds`, the first whose key is in the environment.
     None if a gateway that was named takes precedence, or if there is none. Raises NoSuchProvider."""
     gateway = settings.chosen.get("llm.gateway") if settings.llm.gateway else None
     named = settings.chosen.get("llm.provider") if settings.llm.provider else None
@@ -183,8 +183,8 @@ def choose_provider(
     default = settings.providers.get(DEFAULT)
     if named is not None:
         name, why = settings.llm.provider, "--provider" if named is ValueSource.OPTION else "llm.provider"
-    elif began is not None:
-        name, why = began, "the session started with it"
+    elif started_with is not None:
+        name, why = started_with, "the session started with it"
     elif isinstance(default, str):
         name, why = default, "providers.default"
     else:
@@ -206,7 +206,7 @@ def choose_provider(
 _MAX_ENTRIES = 1000
 # Prices are stored in millionths of a millionth of the currency per token.
 _PRICE = number(0, 10**6)
-_TOKENS = whole(1, 10**9)
+_TOKENS = integer(1, 10**9)
 _MODEL = Record(
     {},
     {
@@ -214,7 +214,7 @@ _MODEL = Record(
         "currency": Leaf("a word of up to 16 letters, such as USD", matches(r"[A-Za-z]{1,16}")),
         "context_tokens": _TOKENS,
         "max_output_tokens": _TOKENS,
-        "cache_minimum_tokens": whole(0, 10**9),
+        "cache_minimum_tokens": integer(0, 10**9),
         "images": FLAG,
         "thinking": FLAG,
         "thinking_bound": FLAG,

@@ -117,7 +117,7 @@ def _bounds(low: float | None, high: float | None) -> str:
     return "" if high is None else f" of at most {high:,}"
 
 
-def whole(low: float | None = None, high: float | None = None) -> Leaf:
+def integer(low: float | None = None, high: float | None = None) -> Leaf:
     """A whole number within its bounds; neither true nor 1.0 is one."""
 
     def expected() -> str:  # most starts make a shape for each of fifty settings, and have a problem with none
@@ -138,7 +138,7 @@ def number(low: float | None = None, high: float | None = None) -> Leaf:
     )
 
 
-COUNT = whole(0)
+COUNT = integer(0)
 
 
 def matches(pattern: str) -> Callable[[Any], bool]:
@@ -154,10 +154,10 @@ def is_table_of_strings(value: Any) -> bool:
 def one_of(*choices: str | int | None) -> Leaf:
     """One of `choices`, of the same type: 1 is neither true nor 1.0."""
     known = frozenset((type(one), one) for one in choices)
-    said = ", ".join(one if isinstance(one, str) and one.isidentifier() else display(one) for one in choices)
+    listed = ", ".join(one if isinstance(one, str) and one.isidentifier() else display(one) for one in choices)
     # A value that is not a scalar may not be hashable, and is none of the choices.
     return _Choice(
-        f"one of {said}" if len(choices) > 1 else said,
+        f"one of {listed}" if len(choices) > 1 else listed,
         lambda value: type(value) in _SCALARS and (type(value), value) in known,
         tuple(one for one in choices if isinstance(one, str)),
     )
@@ -454,8 +454,8 @@ def hint_at(name: str, known: Collection[str], missing: Collection[str] = ()) ->
         meant = meant_name(name, names)
         if meant is not None:
             return f"; did you mean {meant}?"
-    more = len(known) - _KNOWN_NAMES
-    return f"; known are {', '.join(list(known)[:_KNOWN_NAMES])}" + (f" and {more} more" if more > 0 else "")
+    unlisted = len(known) - _KNOWN_NAMES
+    return f"; known are {', '.join(list(known)[:_KNOWN_NAMES])}" + (f" and {unlisted} more" if unlisted > 0 else "")
 
 
 def meant_name(name: str, known: Collection[str], *, likeness: float = 0.5) -> str | None:
@@ -474,8 +474,8 @@ def _fold(name: str) -> str:
 
 def list_problems(problems: Sequence[object], most: int = _LISTED) -> str:
     """Return the problems in one line for a person: the first ten, or `most`, and the number of the others."""
-    more = len(problems) - most
-    return "; ".join(map(str, problems[:most])) + (f"; and {more} more" if more > 0 else "")
+    unlisted = len(problems) - most
+    return "; ".join(map(str, problems[:most])) + (f"; and {unlisted} more" if unlisted > 0 else "")
 
 
 def display(value: object) -> str:

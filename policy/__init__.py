@@ -107,11 +107,11 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
     """One decision for a call that needs several capabilities: the first of those that are strictest, with the highest
     risk and all risks of those that are as strict. `decisions` are in the order of the capabilities, at least one."""
     first = max(decisions, key=lambda one: _STRICTNESS[one.decision])
-    alike = [one for one in decisions if one.decision == first.decision]
-    levels = [one.risk_level for one in alike if one.risk_level is not None]
+    equal = [one for one in decisions if one.decision == first.decision]
+    levels = [one.risk_level for one in equal if one.risk_level is not None]
     if first.decision == "DENIED" or not levels:
         return first
-    risks = tuple(dict.fromkeys(risk for one in alike for risk in one.risks))
+    risks = tuple(dict.fromkeys(risk for one in equal for risk in one.risks))
     return first._replace(risk_level=max(levels, key=RISK_LEVELS.index), risks=risks)
 
 

@@ -350,9 +350,9 @@ class Places:
         own = _key(path, self._os)
         return self._inmost(own, own)
 
-    def _inmost(self, own: str, apart: str | None = None) -> int:
+    def _inmost(self, own: str, excluded: str | None = None) -> int:
         above = ancestors(own, self._os, self._longest)
-        return next((len(one) for one in above if one in self._keys and one != apart), NOWHERE)
+        return next((len(one) for one in above if one in self._keys and one != excluded), NOWHERE)
 
 
 def _key(path: str, os: OsFamily) -> str:

@@ -104,8 +104,8 @@ def _compile(pattern: str) -> _Compiled:
     try:
         made = re2.compile(pattern, options)
     except re2.error as fault:
-        (said,) = fault.args
-        return _Compiled(None, said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said))
+        (message,) = fault.args
+        return _Compiled(None, message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message))
     except UnicodeEncodeError:
         return _Compiled(None, "it has characters that are not Unicode text")
     if made.programsize > _MAX_PROGRAM:

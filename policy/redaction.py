@@ -134,8 +134,8 @@ class Redaction:
             shown = name if is_short else self.text(name, rules=not is_event)
             while shown in clean:  # fields that a rule makes equal stay two fields
                 shown += "'"
-            told_by = named if name == "value" and isinstance(named, str) else name
-            clean[shown] = self._field(told_by, item, is_event)
+            field = named if name == "value" and isinstance(named, str) else name
+            clean[shown] = self._field(field, item, is_event)
         return clean
 
     def _field(self, name: str, value: Any, is_event: bool) -> Any:

@@ -91,9 +91,9 @@ def _is_stand_in(value: bytes) -> bool:
     return bool(re.search(_TEMPLATE, value) or re.search(_STAND_IN, value))
 
 
-def _is_computed(match: bytes, value: bytes, behind: bytes) -> bool:
-    """True for code that reads a secret: a call, a subscript, an attribute. `behind` is the byte after it."""
-    if behind in {b"(", b"["}:
+def _is_computed(match: bytes, value: bytes, after: bytes) -> bool:
+    """True for code that reads a secret: a call, a subscript, an attribute. `after` is the byte after it."""
+    if after in {b"(", b"["}:
         return True
     if b'"' in match or b"'" in match:
         return False
@@ -145,10 +145,10 @@ _EDGE = r"(?:\b|\\[nrtbf])"
 
 def _if(judge: Callable[[bytes], bool]) -> Confirms:
     """Confirm by the secret alone."""
-    return lambda _match, secret, _behind: judge(secret)
+    return lambda _match, secret, _after: judge(secret)
 
 
-def _holds_base64(match: bytes, _secret: bytes, _behind: bytes) -> bool:
+def _holds_base64(match: bytes, _secret: bytes, _after: bytes) -> bool:
     return re.search(rb"[A-Za-z0-9+/=]{24}", match) is not None
 
 
@@ -305,8 +305,8 @@ _SCHEME = rb"(?i)((?:bearer|basic|token|apikey)\s{1,8})[A-Za-z0-9._~+/=-]{8,}$"
 def _named(judge: Callable[[bytes], bool], *, is_quoted: bool = False) -> Confirms:
     """Confirm a value after its name."""
 
-    def confirm(match: bytes, secret: bytes, behind: bytes) -> bool:
-        if (is_quoted and is_address(secret)) or not judge(secret) or _is_computed(match, secret, behind):
+    def confirm(match: bytes, secret: bytes, after: bytes) -> bool:
+        if (is_quoted and is_address(secret)) or not judge(secret) or _is_computed(match, secret, after):
             return False
         name = b"".join(re.findall(rb"^[\w.-]+", match))
         return re.search(_OF_A_SECRET, name) is None
@@ -314,7 +314,7 @@ def _named(judge: Callable[[bytes], bool], *, is_quoted: bool = False) -> Confir
     return confirm
 
 
-def _is_option(match: bytes, secret: bytes, _behind: bytes) -> bool:
+def _is_option(match: bytes, secret: bytes, _after: bytes) -> bool:
     if _is_stand_in(secret) or secret.startswith(b"-"):
         return False
     # Without a sign between them the next word may be anything, as in a help text.
@@ -468,7 +468,7 @@ _TELLING_PLACES: tuple[Detector, ...] = (
         rf"(?i:{_EDGE}(?:name|key){_ASSIGNS}[a-z0-9_.:-]{{0,48}}(?:passw(?:or)?d|secret|token|{_KEY})[\"'\\]{{0,8}},?"
         rf"{_BLANK}{{1,32}}{_QUOTE}value{_SETS}){_value(_MIN_PASSWORD)}",
         _setting("value"),
-        lambda match, secret, behind: not _is_computed(match, secret, behind) and is_password(secret),
+        lambda match, secret, after: not _is_computed(match, secret, after) and is_password(secret),
     ),
     _telling(
         rf"(?i:{_EDGE}(?:user|role|grant)\s[^;\n]+?\s(?:identified\s{{1,4}}(?:with\s{{1,4}}\S+\s{{1,4}})?by|password)\s{{1,4}})"

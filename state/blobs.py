@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from state import SessionPaths
-    from state.disk import Beside, Disk
+    from state.disk import Disk, StartJob
 
 # Instead of a blob's name: there was content, but it was not stored.
 UNAVAILABLE = "unavailable"
@@ -60,7 +60,7 @@ class SessionStorage(NamedTuple):
     paths: SessionPaths
     blobs: BlobFolder
     min_compact_bytes: int
-    beside: Beside
+    start_job: StartJob
     snapshot_limit_bytes: int
     archives: bool
 
@@ -132,7 +132,7 @@ class BlobFolder:
                     self.refused = True
                     raise StorageLimit(self.limit_bytes)
             if not self._made:
-                make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory), is_there=True)
+                make_durable_dir(self._disk, self._directory, within=os.path.dirname(self._directory), must_exist=True)
                 self._made = True
             for name, data in new.items():
                 write_new(self._disk, self._path(name) + TEMPORARY, [data])
@@ -165,7 +165,7 @@ class BlobFolder:
         write_new(self._disk, temporary, within_room(), durable=False)
         name = digest.hexdigest()
         with self._guard:
-            if self._is_there(name, size):
+            if self._is_stored(name, size):
                 self._disk.remove(temporary)
             elif size <= room:
                 put_in_place(self._disk, temporary, self._path(name))
@@ -199,7 +199,7 @@ class BlobFolder:
             self.durable.discard(name)
             self._shared.discard(name)
 
-    def _is_there(self, name: str, size: int) -> bool:
+    def _is_stored(self, name: str, size: int) -> bool:
         """True if the blob exists and is intact. A large blob is not read: it is treated as intact if this process has
         written it and its size matches."""
         status = self._disk.status(self._path(name)) if name in self._read_sizes() else None
@@ -260,13 +260,13 @@ def restore(message: bytes, get: Callable[[str], bytes | None]) -> tuple[bytes, 
         part = _part(key, get(reference["sha256"]))
         if part is None:
             lost.append(reference["sha256"])
-            said = f"{reference['bytes']} bytes here were damaged on disk and are lost"
+            note = f"{reference['bytes']} bytes here were damaged on disk and are lost"
             if key == "content":
-                holder[key] = f"[{said}]"
+                holder[key] = f"[{note}]"
             elif key == "arguments":  # a call that can no longer be made
-                holder["problem"] = said
+                holder["problem"] = note
             elif key == "data":
-                wire["content"] += f"\n[A picture of {said}]"
+                wire["content"] += f"\n[A picture of {note}]"
         else:
             holder[key] = part
     # Copied to a buffer of the exact size: orjson's can be ten times as large, and the message is kept as long as the

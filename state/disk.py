@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from state import SessionPaths
 
-    Beside = Callable[[Callable[[], None]], "ThreadJob"]
+    StartJob = Callable[[Callable[[], None]], "ThreadJob"]
     """Runs a function in the background; the caller waits for it before the session closes."""
 
 if sys.platform == "win32":
@@ -229,10 +229,10 @@ class ThreadJob:
             self._raised = error
 
 
-def make_durable_dir(disk: Disk, path: str, *, within: str, is_there: bool = False) -> None:
+def make_durable_dir(disk: Disk, path: str, *, within: str, must_exist: bool = False) -> None:
     """Create `path` and its parents, accessible only to the owner; on return all names below the directory `within` and
-    all new ones are durable. Raises OSError; with `is_there` also if `within` does not exist."""
-    if is_there and disk.status(within) is None:
+    all new ones are durable. Raises OSError; with `must_exist` also if `within` does not exist."""
+    if must_exist and disk.status(within) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), within)
     to_sync: list[str] = []
     at = path
@@ -340,11 +340,11 @@ _MARK = ".corrupt-"
 def move_aside(disk: Disk, paths: SessionPaths) -> str:
     """Move snapshot, journal and the previous pair aside, whatever they are, and return the first one's new path."""
     suffix = _free_suffix(disk, paths)
-    there = [path for path in paths.checkpoint_files if disk.status(path) is not None]
-    for path in there:
+    existing = [path for path in paths.checkpoint_files if disk.status(path) is not None]
+    for path in existing:
         disk.replace(path, path + suffix)
     disk.sync_directory(paths.checkpoints)
-    return there[0] + suffix
+    return existing[0] + suffix
 
 
 def copy_aside(disk: Disk, paths: SessionPaths) -> str:
@@ -353,10 +353,10 @@ def copy_aside(disk: Disk, paths: SessionPaths) -> str:
     retries do not fill a full disk further."""
     suffix = _free_suffix(disk, paths)
     found = {path: disk.status(path) for path in (paths.snapshot, paths.journal)}
-    there = {path: status for path, status in found.items() if status is not None}
+    existing = {path: status for path, status in found.items() if status is not None}
     copied: list[str] = []
     try:
-        for path, status in there.items():
+        for path, status in existing.items():
             if status.kind == "file":
                 data = disk.read(path)
                 copied.append(path + suffix)  # before the write: a copy whose close fails exists
@@ -369,7 +369,7 @@ def copy_aside(disk: Disk, paths: SessionPaths) -> str:
             with contextlib.suppress(OSError):
                 disk.remove(copy)
         raise
-    return next(iter(there)) + suffix
+    return next(iter(existing)) + suffix
 
 
 def is_quarantined(disk: Disk, paths: SessionPaths) -> bool:

@@ -112,7 +112,7 @@ class FileSession:
         disk, paths = storage.disk, storage.paths
         with translate_errors("preparing the state directory"):
             for directory in (paths.checkpoints, paths.records):
-                make_durable_dir(disk, directory, within=paths.state_dir, is_there=archived is not None)
+                make_durable_dir(disk, directory, within=paths.state_dir, must_exist=archived is not None)
         lock = disk.lock(paths.lock, paths.session_id)
         try:
             with translate_errors("looking for a session of this id"):
@@ -268,7 +268,7 @@ class FileSession:
         mistake for the current one. The journal, if a crash leaves it, records that the session is over; if that record
         cannot be written, both stay.
         """
-        gone = False
+        is_removed = False
         try:
             self._end_compaction()
             self._record_end()
@@ -285,11 +285,11 @@ class FileSession:
                 self._disk.sync_directory(self._paths.checkpoints)
                 self._remove_previous()
                 self._disk.remove(self._paths.journal)
-                gone = True
+                is_removed = True
                 self._remove_leftovers(self.blobs.names if archives else frozenset())
         finally:
             self._close_journal()
-            self._lock.release(remove=gone)
+            self._lock.release(remove=is_removed)
 
     def _archive_journal(self) -> None:
         if self._storage.archives and self._first_seq is not None:
@@ -335,7 +335,7 @@ class FileSession:
             if found.journal.records:
                 self._first_seq = found.journal.records[0].seq
             if self._disk.status(self._paths.records) is None:
-                make_durable_dir(self._disk, self._paths.records, within=self._paths.state_dir, is_there=True)
+                make_durable_dir(self._disk, self._paths.records, within=self._paths.state_dir, must_exist=True)
             self._renew()
             if found.damage is None:
                 # An archive also needs versions of files that only journals name.
@@ -414,7 +414,7 @@ class FileSession:
         self._room.note(compaction.size, between_steps=compaction.between_steps)
         self._journal, self._retry_bytes = None, 0
         with translate_errors("putting the new journal in place"):
-            self._journal = journal.give_way()
+            self._journal = journal.switch_to_next()
         self._first_seq, self._is_base_previous = compaction.seq, False
         return True
 
@@ -434,8 +434,8 @@ class FileSession:
 
     def _check_lock(self) -> None:
         with translate_errors("looking at the session's lock"):
-            held = self._lock.still_held()
-        if held:
+            is_held = self._lock.still_held()
+        if is_held:
             return
         if self._disk.status(self._paths.checkpoints) is None:
             raise WriteFailed(
@@ -568,7 +568,7 @@ class JournalCompaction:
     size: int = 0
 
     def __post_init__(self) -> None:
-        self.job = self.storage.beside(self._write)
+        self.job = self.storage.start_job(self._write)
 
     def _write(self) -> None:
         disk, paths = self.storage.disk, self.storage.paths

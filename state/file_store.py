@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from state.checkpoint import Checkpoint
-    from state.disk import Beside, Disk
+    from state.disk import Disk, StartJob
 
 MIN_COMPACT_BYTES = 256 * 1024
 BLOB_LIMIT_BYTES = 1024 * 1024 * 1024
@@ -55,7 +55,7 @@ class FileCheckpointStore:
         now: Callable[[], datetime] = utc_now,
         min_compact_bytes: int = MIN_COMPACT_BYTES,
         blob_limit_bytes: int = BLOB_LIMIT_BYTES,
-        beside: Beside = ThreadJob,
+        start_job: StartJob = ThreadJob,
         snapshot_limit_bytes: int = SNAPSHOT_LIMIT_BYTES,
         archives: bool = False,
     ) -> None:
@@ -65,7 +65,7 @@ class FileCheckpointStore:
         def storage_of(session_id: str) -> SessionStorage:
             paths = SessionPaths(state_dir, session_id)
             blobs = BlobFolder(disk, paths.blobs, blob_limit_bytes)
-            return SessionStorage(disk, now, paths, blobs, min_compact_bytes, beside, snapshot_limit_bytes, archives)
+            return SessionStorage(disk, now, paths, blobs, min_compact_bytes, start_job, snapshot_limit_bytes, archives)
 
         self._storage = storage_of
 

@@ -46,7 +46,7 @@ _FORMAT = rb"J\d+(?=[ \n])"
 _MARK = orjson.dumps({KIND: OPENED})
 _ANY_RECORD = rb"(?m:^J[12] )"  # a record contains no newline
 _HEADER = rb"(?:J2 (\d{1,19}) (\d{1,19}) (\d{1,19}) (\d{1,19})|J1 (\d{1,19}) (\d{1,19})) ([0-9a-f]{8}) "
-_BEGUN_HEADER = rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?"
+_PARTIAL_HEADER = rb"J?|J[12](?: (?:\d{1,19} ){0,4}(?:\d{0,19}|[0-9a-f]{0,8})?)?"
 
 
 class JournalLine(NamedTuple):
@@ -63,14 +63,14 @@ class JournalLine(NamedTuple):
 
 class JournalContent(NamedTuple):
     """The content of a journal file: intact records, the number of bytes up to the end of the last of them, and the
-    state of the rest: nothing, a torn tail, or damage, with the intact records after it in `behind`. `cut_off`: the
-    torn part is the beginning of a record, as a crash of the process leaves it; otherwise it was complete once."""
+    state of the rest: nothing, a torn tail, or damage, with the intact records after it in `after_break`. `cut_off`:
+    the torn part is the beginning of a record, as a crash of the process leaves it; otherwise it was complete once."""
 
     records: list[JournalLine]
     valid_bytes: int
     torn_bytes: int = 0
     damaged: bool = False
-    behind: tuple[JournalLine, ...] = ()
+    after_break: tuple[JournalLine, ...] = ()
     cut_off: bool = False
 
 
@@ -100,8 +100,8 @@ def parse(data: bytes) -> JournalContent:
         if found is None:
             if data[at:].isspace():  # as an editor leaves it; no record begins with white space
                 break
-            behind = tuple(_whole_records_after(data, at))
-            return JournalContent(records, at, len(data) - at, bool(behind), behind, _is_cut_off(data, at))
+            after_break = tuple(_intact_records_after(data, at))
+            return JournalContent(records, at, len(data) - at, bool(after_break), after_break, _is_cut_off(data, at))
         if records and found.seq != records[-1].seq + 1:  # intact, but not the next record
             return JournalContent(records, at, len(data) - at, damaged=True)
         records.append(found)
@@ -146,10 +146,10 @@ def _is_cut_off(data: bytes, at: int) -> bool:
     if data.endswith(b"\n"):
         return False
     end = _end_by_header(data, at)
-    return len(data) < end if end != at else re.compile(_BEGUN_HEADER).fullmatch(data, at) is not None
+    return len(data) < end if end != at else re.compile(_PARTIAL_HEADER).fullmatch(data, at) is not None
 
 
-def _whole_records_after(data: bytes, at: int) -> Iterator[JournalLine]:
+def _intact_records_after(data: bytes, at: int) -> Iterator[JournalLine]:
     """Yield the intact records after a broken one. A crash of the process leaves none, because it writes one after
     another."""
     next_one = _record_at(data, _end_by_header(data, at))
@@ -175,7 +175,7 @@ class JournalFile:
         self.grown_bytes = 0  # since its opening
         self.broken = False
         self._synced = next_seq - 1
-        self._behind_mark: list[bytes] = []
+        self._after_mark: list[bytes] = []
         self._marked = False
 
     @classmethod
@@ -189,25 +189,25 @@ class JournalFile:
         """Append a record that changes nothing and return its number: the next journal begins with a record of that
         number, followed by copies of the records after it. Raises WriteFailed."""
         seq = self.append(_MARK)
-        self._behind_mark, self._marked = [], True
+        self._after_mark, self._marked = [], True
         return seq
 
     def forget_mark(self) -> None:
         """Discard the last `mark`: no journal follows it."""
-        self._behind_mark, self._marked = [], False
+        self._after_mark, self._marked = [], False
 
     def write_next(self, seq: int, opening: dict[str, Any]) -> None:
         """Write the next journal under a temporary name, durably: the fields `opening` with the number `seq` from
         `mark`, and the records after it. Raises OSError."""
         # The records are copied unchanged, so their `synced` numbers refer to this journal.
         fields = orjson.dumps({**opening, DURABLE: self.next_seq - 1})
-        write_new(self._disk, self._path + TEMPORARY, [frame(seq, seq - 1, fields), *self._behind_mark])
+        write_new(self._disk, self._path + TEMPORARY, [frame(seq, seq - 1, fields), *self._after_mark])
 
-    def give_way(self) -> Self:
+    def switch_to_next(self) -> Self:
         """Close this journal and replace it by the one that `write_next` wrote. Raises OSError."""
         self.close()  # Windows cannot replace an open file
         following = self._put_in_place(self._disk, self._path, self.next_seq)
-        following.grown_bytes = sum(map(len, self._behind_mark))
+        following.grown_bytes = sum(map(len, self._after_mark))
         return following
 
     @classmethod
@@ -227,7 +227,7 @@ class JournalFile:
             self.broken = True
             raise WriteFailed(f"writing the journal failed: {error.strerror}") from error
         if self._marked:
-            self._behind_mark.append(record)
+            self._after_mark.append(record)
         self.grown_bytes += len(record)
         self.next_seq += 1
         return self.next_seq - 1
@@ -285,7 +285,7 @@ class Archive:
         self._disk = disk
         self._paths = paths
         self._blobs = blobs
-        self._is_begun: bool | None = None
+        self._is_started: bool | None = None
         self._is_full = False
         self.problem: str | None = None
 
@@ -295,15 +295,15 @@ class Archive:
         more is archived, so that an archive has no gaps except at its end. Not durable, and never an error, because a
         session can continue without it."""
         with self._noting_problems():
-            if self._is_begun is None:
+            if self._is_started is None:
                 make_durable_dir(self._disk, self._paths.archive, within=self._paths.records)
                 names = self._disk.names(self._paths.archive)
                 self._blobs.aside_bytes += sum(self._size(self._path(name)) for name in names)
-                self._is_begun = any(name.endswith(ARCHIVED_JOURNAL) for name in names)
+                self._is_started = any(name.endswith(ARCHIVED_JOURNAL) for name in names)
                 self._is_full = FULL in names
             if self._is_full:
                 return
-            wanted = [] if self._is_begun else [(base, self._path(f"{first_seq:012d}{ARCHIVED_SNAPSHOT}"))]
+            wanted = [] if self._is_started else [(base, self._path(f"{first_seq:012d}{ARCHIVED_SNAPSHOT}"))]
             wanted.append((self._paths.journal, self._path(f"{first_seq:012d}{ARCHIVED_JOURNAL}")))
             # It may exist already, from a failed compaction, or from a process that died before the journal was
             # replaced.
@@ -316,12 +316,12 @@ class Archive:
                 if self._disk.status(path) is not None:
                     link_or_copy(self._disk, path, target)
                 self._blobs.aside_bytes += size
-            self._is_begun = True
+            self._is_started = True
 
     def seal(self) -> None:
         """Make the archive durable; nothing is added afterwards. Never an error, as for `add`."""
         with self._noting_problems():
-            if self._is_begun:
+            if self._is_started:
                 self._disk.sync_directory(self._paths.archive)
 
     def clear(self) -> None:

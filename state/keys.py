@@ -193,12 +193,12 @@ def read_json(path: str, most: int) -> Any:
         return None
 
 
-def keep_json(state_dir: str, path: str, value: Any, *, doing: str, is_there: bool = False) -> None:
-    """Write a small JSON file in a state directory, which must exist already if `is_there`; durable on return. Raises
+def keep_json(state_dir: str, path: str, value: Any, *, doing: str, must_exist: bool = False) -> None:
+    """Write a small JSON file in a state directory, which must exist already if `must_exist`; durable on return. Raises
     WriteFailed, whose message says that `doing` failed."""
     content = orjson.dumps(value)
     with translate_errors(doing):
-        make_durable_dir(LOCAL_DISK, os.path.dirname(path), within=state_dir, is_there=is_there)
+        make_durable_dir(LOCAL_DISK, os.path.dirname(path), within=state_dir, must_exist=must_exist)
         replace_atomically(LOCAL_DISK, path, [content])
 
 

@@ -90,12 +90,12 @@ def find(storage: SessionStorage) -> LoadedFiles:
     content = parse(journal_data or b"")
     last = fields_of_line(content.records[-1]) if content.records else {}
     has_ended = last.get(KIND) in ("session_status", OPENED) and last.get("status") == ENDED
-    if data is None and problem is None and (journal_data is None or _never_begun(content) or has_ended):
+    if data is None and problem is None and (journal_data is None or _never_started(content) or has_ended):
         raise no_such(disk, paths)
-    whole = mend(content, _older_records(storage), paths.session_id) if content.torn_bytes else None
-    found = _fold_all(data, (whole or content).records, storage)
-    found.journal, found.readable = whole or content, readable
-    found.restored = found.restored or whole is not None
+    mended = mend(content, _older_records(storage), paths.session_id) if content.torn_bytes else None
+    found = _fold_all(data, (mended or content).records, storage)
+    found.journal, found.readable = mended or content, readable
+    found.restored = found.restored or mended is not None
     found.damage = problem or found.damage
     if found.state is None:
         return found
@@ -208,11 +208,11 @@ def _decode(data: bytes, found: LoadedFiles, storage: SessionStorage) -> Checkpo
     found.stored.short, found.lost = {}, []
 
     def restore_message(place: int, message: bytes) -> bytes:
-        whole, lost = restore(message, storage.blobs.get)
-        if whole is not message:
+        complete, lost = restore(message, storage.blobs.get)
+        if complete is not message:
             found.stored.short[place] = message
             found.lost += lost
-        return whole
+        return complete
 
     state = decode_snapshot(data, restore_message)
     found.stored.examined = len(state.thread)
@@ -254,10 +254,10 @@ def _lost_with_power(disk: Disk, state: Checkpoint, content: JournalContent) -> 
     boot = fields_of_line(content.records[0]).get("boot")
     if boot is not None and boot == disk.boot_id():
         return False
-    return bool(content.behind) and all(record.synced <= state.seq for record in content.behind)
+    return bool(content.after_break) and all(record.synced <= state.seq for record in content.after_break)
 
 
-def _never_begun(content: JournalContent) -> bool:
+def _never_started(content: JournalContent) -> bool:
     """True if the process died between the first journal and the first checkpoint. For a session that had ended and was
     reopened, the archive still exists."""
     if len(content.records) != 1 or content.torn_bytes:
@@ -361,27 +361,27 @@ def _decode_line(encoded: object) -> dict[str, bytes] | None:
 def mend(content: JournalContent, older: list[JournalLine], session_id: str) -> JournalContent | None:
     """Return the repaired journal; None if the broken part has no copy. `older` are the records of the previous
     journal. The numbers are checked against the snapshot when the records are folded."""
-    behind = list(content.behind)
-    if any(after.seq != before.seq + 1 for before, after in itertools.pairwise(behind)):
+    after_break = list(content.after_break)
+    if any(after.seq != before.seq + 1 for before, after in itertools.pairwise(after_break)):
         return None
-    lacking = _opening(behind, session_id) if not content.records else _lines_to_keep(content, older)
+    lacking = _opening(after_break, session_id) if not content.records else _lines_to_keep(content, older)
     if not lacking:
         return None
-    return JournalContent([*content.records, *lacking, *behind], content.valid_bytes + content.torn_bytes)
+    return JournalContent([*content.records, *lacking, *after_break], content.valid_bytes + content.torn_bytes)
 
 
-def _opening(behind: list[JournalLine], session_id: str) -> list[JournalLine]:
+def _opening(after_break: list[JournalLine], session_id: str) -> list[JournalLine]:
     """Make a record in place of the broken first one; the records after it prove that exactly one is missing."""
-    if not behind:
+    if not after_break:
         return []
-    seq = behind[0].seq - 1
+    seq = after_break[0].seq - 1
     return [JournalLine(seq, seq - 1, orjson.dumps({KIND: OPENED, "sessionId": session_id}), None, 0)]
 
 
 def _lines_to_keep(content: JournalContent, older: list[JournalLine]) -> list[JournalLine]:
     last = content.records[-1].seq
     durable = durable_of(content.records[0])
-    end = content.behind[0].seq - 1 if content.behind else durable
+    end = content.after_break[0].seq - 1 if content.after_break else durable
     if not last < end <= durable:
         return []
     starts = [0, *(record.end for record in older)]
@@ -391,7 +391,7 @@ def _lines_to_keep(content: JournalContent, older: list[JournalLine]) -> list[Jo
         return []
     # If no intact record follows the break, more than these records may be lost, unless their size is exactly that of
     # the broken part.
-    if not content.behind and sum(size for _, size in lacking) != content.torn_bytes:
+    if not content.after_break and sum(size for _, size in lacking) != content.torn_bytes:
         return []
     return [record for record, _ in lacking]
 
@@ -438,11 +438,11 @@ def compare(calls: Sequence[OpenCall], found: Mapping[str, str | None], *, same_
         for path, change in _changes(call):
             on_path.setdefault(path, []).append(change)
     outcomes: dict[str, CallOutcome] = {}
-    for path, there in on_path.items():
-        compared = (one for one in there if judge(one.call, same_boot=same_boot) is ResumeVerdict.COMPARE)
+    for path, changes in on_path.items():
+        compared = (one for one in changes if judge(one.call, same_boot=same_boot) is ResumeVerdict.COMPARE)
         asked = {one.call.call_id: one for one in compared}
         if asked:
-            for call_id, outcome in zip(asked, _outcomes(_Path(there, asked), found[path]), strict=True):
+            for call_id, outcome in zip(asked, _outcomes(_Path(changes, asked), found[path]), strict=True):
                 outcomes[call_id] = _both(outcomes.get(call_id, outcome), outcome)
     return outcomes
 

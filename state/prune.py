@@ -110,28 +110,28 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         folders = set(filter(is_session_id, marked))
         found: dict[str, int] = {}
         for session_id in sorted(parts.keys() | folders):
-            going = self._going(session_id, parts.get(session_id, _NOTHING))
-            if going or session_id in folders:
-                found[session_id] = self._size(session_id, going) + self._sessions.size(session_id + _SUFFIX)
+            leftovers = self._leftovers(session_id, parts.get(session_id, _NOTHING))
+            if leftovers or session_id in folders:
+                found[session_id] = self._size(session_id, leftovers) + self._sessions.size(session_id + _SUFFIX)
         return found
 
     def clear(self, session_id: str) -> bool:
         """Remove the leftovers that `remains` listed; return False if a live process holds the session. Raises OSError,
         WriteFailed."""
-        with self._lock(session_id) as held:
-            if held:
-                going = self._going(session_id, self._parts(session_id), held=True)
-                for part in sorted(going - {_LOCK}):  # the marker is removed after the files that it condemns
+        with self._lock(session_id) as has_lock:
+            if has_lock:
+                leftovers = self._leftovers(session_id, self._parts(session_id), has_lock=True)
+                for part in sorted(leftovers - {_LOCK}):  # the marker is removed after the files that it condemns
                     self._checkpoints.remove(f"{session_id}.{part}")
                 self._sessions.remove(session_id + _SUFFIX)
-        return held
+        return has_lock
 
     def remove(self, row: Stored) -> bool:
         """Remove a session with all its files; return False if it is held, or has changed since `row` was made. Raises
         OSError, or WriteFailed if its lock cannot be taken; the next run then removes the rest."""
         session_id = row.session_id
-        with self._lock(session_id) as held:
-            if not held or self._look(session_id, self._parts(session_id), held=True) != row:
+        with self._lock(session_id) as has_lock:
+            if not has_lock or self._look(session_id, self._parts(session_id), has_lock=True) != row:
                 return False
             options = self._read_options(session_id)
             recorded = None if options is None else options.get("temporary")
@@ -161,17 +161,19 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         for part in (_JOURNAL, _BLOBS, _MARKER, *sorted(parts - _CHECKPOINT - _BEFORE - {_MARKER, _LOCK})):
             self._checkpoints.remove(f"{session_id}.{part}")
 
-    def _going(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> AbstractSet[str]:
+    def _leftovers(self, session_id: str, parts: AbstractSet[str], *, has_lock: bool = False) -> AbstractSet[str]:
         """Return the files in `checkpoints/` that are removed regardless of the limits."""
-        is_session = self._folder(session_id) is not None or self._look(session_id, parts, held=held) is not None
+        is_session = (
+            self._folder(session_id) is not None or self._look(session_id, parts, has_lock=has_lock) is not None
+        )
         return _parts_to_remove(parts) if is_session else parts
 
-    def _look(self, session_id: str, parts: AbstractSet[str], *, held: bool = False) -> Stored | None:
-        """Examine one session; None if its files are not a session. `held`: this process holds the lock, so it is not
-        checked."""
+    def _look(self, session_id: str, parts: AbstractSet[str], *, has_lock: bool = False) -> Stored | None:
+        """Examine one session; None if its files are not a session. `has_lock`: this process holds the lock, so it is
+        not checked."""
         paths = SessionPaths(self._state_dir, session_id)
         folder = self._folder(session_id)
-        if not held and _LOCK in parts and holder(paths.lock) is not None:
+        if not has_lock and _LOCK in parts and holder(paths.lock) is not None:
             standing: Standing | None = Standing.HELD
         else:
             standing = _standing(self._store, session_id, parts, has_folder=folder is not None)

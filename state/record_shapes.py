@@ -38,9 +38,9 @@ from config.shapes import (
     Record,
     Row,
     display,
+    integer,
     number,
     one_of,
-    whole,
 )
 from state.checkpoint import (
     CALL_FIELDS,
@@ -133,7 +133,7 @@ class MessageShape:
 
     def __init__(self, *roles: str) -> None:
         self._roles = frozenset(roles)
-        self._said = Leaf(f"a message of {' or '.join(roles)}", lambda _: False)
+        self._role_leaf = Leaf(f"a message of {' or '.join(roles)}", lambda _: False)
 
     def fits(self, value: Any) -> bool:
         """See Shape."""
@@ -145,7 +145,7 @@ class MessageShape:
         role = value.get("role") if type(value) is dict else None
         known = type(role) is str and role in _BY_ROLE
         if known and role not in self._roles:
-            yield from self._said.problems(role, f"{path}.role")
+            yield from self._role_leaf.problems(role, f"{path}.role")
         yield from (_BY_ROLE[str(role)] if known else _ANY_ROLE).problems(value, path)
 
 
@@ -186,7 +186,7 @@ _REF = re.compile(r"artifacts/[A-Za-z0-9_-]+")
 _OBJECT = Leaf("an object that does not nest too deep", lambda value: type(value) is dict and writable([[[[[value]]]]]))
 
 _TEXT_OR_NULL = Nullable(TEXT)
-_EXIT_CODE = whole()
+_EXIT_CODE = integer()
 _SESSION_STATUS = one_of(*SESSION_STATUSES)
 # Blobs of first versions, by path. A blob is a hash, or a word for content that was not stored.
 _BASELINES = MapOf(_TEXT_OR_NULL)
@@ -219,14 +219,14 @@ _ARTIFACT: dict[str, Shape] = {
 _REFERENCE = Leaf("a reference such as artifacts/ID", lambda value: type(value) is str and bool(_REF.fullmatch(value)))
 
 
-def _artifact(**more: Shape) -> Shape:
-    """Return the shape of an artifact's row with the required fields `more`. A `ref` comes with the hash of its
+def _artifact(**required: Shape) -> Shape:
+    """Return the shape of an artifact's row with the required fields `required`. A `ref` comes with the hash of its
     content."""
     stored: dict[str, Shape] = {"uri": TEXT, "why": TEXT, "taskId": TEXT, "stepId": _TEXT_OR_NULL, "callId": TEXT}
     return Either(
         lambda value: "ref" in value,
-        Record({**_ARTIFACT, "ref": _REFERENCE, "sha256": TEXT, **more}, stored),
-        Record({**_ARTIFACT, **more}, stored),
+        Record({**_ARTIFACT, "ref": _REFERENCE, "sha256": TEXT, **required}, stored),
+        Record({**_ARTIFACT, **required}, stored),
     )
 
 

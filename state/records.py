@@ -91,14 +91,14 @@ class JournalRecord(Protocol):
 
 _KINDS: Final[dict[type[JournalRecord], str]] = {}
 # Attributes that are not fields in the file: the message follows the fields, an effect is two fields.
-_APART = frozenset(("message", "effect"))
+_NOT_FIELDS = frozenset(("message", "effect"))
 _NAMES: Final[dict[type[JournalRecord], dict[str, str]]] = {}
 
 
 def names_of(of: Any) -> dict[str, str]:
     """Return the attributes of a record's class, or of FileEffect, by their names in a file, without those in
-    `_APART`."""
-    return {name_in_files(attribute): attribute for attribute in of._fields if attribute not in _APART}
+    `_NOT_FIELDS`."""
+    return {name_in_files(attribute): attribute for attribute in of._fields if attribute not in _NOT_FIELDS}
 
 
 def _record(kind: str) -> Callable[[type[JournalRecord]], Any]:

@@ -87,26 +87,26 @@ class EncodedSnapshot:
         yield _THREAD_END
 
 
-def decode_snapshot(data: bytes, whole: Callable[[int, bytes], bytes]) -> Checkpoint:
-    """Decode the state in `data`. `whole` gets the position and the snapshot form of each message, and returns the
+def decode_snapshot(data: bytes, restore: Callable[[int, bytes], bytes]) -> Checkpoint:
+    """Decode the state in `data`. `restore` gets the position and the snapshot form of each message, and returns the
     complete message. White space after the checksum, as an editor leaves it, is not damage. Raises Damaged,
     UnknownVersion, and OtherShape with every problem of a file with a valid checksum."""
     end = _end(data)
     body = max(0, end + len(b"\n") - _TRAILER_BYTES)
     trailer = data[body:end]
-    whole_file = trailer == _CHECKSUM_KEY + b'%08x"}' % zlib.crc32(memoryview(data)[:body])
-    if not whole_file and trailer.startswith(_CHECKSUM_KEY):  # even if the version was changed
+    is_complete = trailer == _CHECKSUM_KEY + b'%08x"}' % zlib.crc32(memoryview(data)[:body])
+    if not is_complete and trailer.startswith(_CHECKSUM_KEY):  # even if the version was changed
         raise Damaged("the checkpoint's checksum does not match its content")
     raw, short = _split(data)
     _refuse_unknown(raw)
-    if not whole_file:
+    if not is_complete:
         raise Damaged("the checkpoint has no checksum")
     from state.record_shapes import snapshot_problems  # a new session reads no snapshot
 
     problems = snapshot_problems(raw, _resume_version(raw), short)
     if problems:
         raise OtherShape(problems)
-    return _state_from(raw, short or [], whole)
+    return _state_from(raw, short or [], restore)
 
 
 def _end(data: bytes) -> int:
@@ -117,9 +117,9 @@ def _end(data: bytes) -> int:
     return end
 
 
-def _state_from(raw: dict[str, Any], short: list[bytes], whole: Callable[[int, bytes], bytes]) -> Checkpoint:
+def _state_from(raw: dict[str, Any], short: list[bytes], restore: Callable[[int, bytes], bytes]) -> Checkpoint:
     resume = raw["resume"]
-    thread = [whole(place, message) for place, message in enumerate(short)]
+    thread = [restore(place, message) for place, message in enumerate(short)]
     task, step, counted = raw["task"], resume["openStep"], resume.get("tokensKnown")
     return _read(
         Checkpoint,
@@ -239,8 +239,8 @@ def _head(state: Checkpoint, checkpointed_at: str) -> dict[str, Any]:
 def _fields_to_json(value: Checkpoint | Task | EarlierTask) -> dict[str, Any]:
     always, others = FIELDS[type(value)]
     blank = _BLANK.get(type(value))
-    said = (one for one in others if getattr(value, one) != getattr(blank, one))
-    return {name_in_files(attribute): getattr(value, attribute) for attribute in (*always, *said)}
+    changed = (one for one in others if getattr(value, one) != getattr(blank, one))
+    return {name_in_files(attribute): getattr(value, attribute) for attribute in (*always, *changed)}
 
 
 def _value_to_json(value: Any) -> Any:
@@ -267,8 +267,8 @@ def read_open_step(raw: dict[str, Any], message: bytes) -> OpenStep:
     for call, row in zip(step.calls, raw["calls"], strict=True):
         if row.get("decision") is not None:  # without the fields in the call's row
             of_the_call = {"callId": row["callId"], "approvalId": row.get("approvalId", "")}
-            said = {**row["decision"], **of_the_call, "arguments": row.get("editedArguments")}
-            answer = record_of("approval", said)
+            fields = {**row["decision"], **of_the_call, "arguments": row.get("editedArguments")}
+            answer = record_of("approval", fields)
             call.answer = answer if isinstance(answer, ApprovalAnswered) else None
     return step
 

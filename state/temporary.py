@@ -167,7 +167,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         self.path = path
         self._parent = parent
         self._fd: int | None = None
-        self._there = False
+        self._exists = False
         with contextlib.suppress(FileNotFoundError):
             self._open()
 
@@ -176,14 +176,14 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-        self._there = False
+        self._exists = False
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def make(self) -> None:
         """Create the directory with mode 0700 if it does not exist. Raises OSError."""
-        if not self._there:
+        if not self._exists:
             make_private_dir(self.path)
             self._open()
 
@@ -193,11 +193,11 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
 
     def names(self) -> list[str]:
         """Return the sorted names in the directory. Raises OSError."""
-        return sorted(os.listdir(self.path if self._fd is None else self._fd)) if self._there else []
+        return sorted(os.listdir(self.path if self._fd is None else self._fd)) if self._exists else []
 
     def stat(self, name: str) -> os.stat_result | None:
         """Return the status of an entry, without following links; None if it does not exist. Raises OSError."""
-        if not self._there:
+        if not self._exists:
             return None
         try:
             return os.stat(self._path_of(name), dir_fd=self._fd, follow_symlinks=False)
@@ -264,7 +264,7 @@ class Folder(contextlib.AbstractContextManager["Folder"]):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), self.path)
         if BY_DESCRIPTOR:
             self._fd = os.open(self.path, _FLAGS) if self._parent is None else self._parent.descriptor_of(self.path)
-        self._there = True
+        self._exists = True
 
     def _path_of(self, name: str) -> str:
         return os.path.join(self.path, name) if self._fd is None else name

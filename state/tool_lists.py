@@ -69,7 +69,7 @@ class ToolLists:
                 self._write(self._list(sha256), orjson.Fragment(raw))
             about = self._about()
             if about.get("newest") != sha256:
-                self._say({**about, "newest": sha256})
+                self._store_about({**about, "newest": sha256})
             self._prune()
 
     def use(self, sha256: str, identities: Mapping[str, str]) -> None:
@@ -80,13 +80,13 @@ class ToolLists:
         if about.get("inUse") == sha256 and not new:
             return
         with contextlib.suppress(WriteFailed):
-            self._say({**about, "inUse": sha256, "approved": {**approved, **new}})
+            self._store_about({**about, "inUse": sha256, "approved": {**approved, **new}})
 
     def lists(self, name: str) -> bool:
         """True if the source has or had a tool with this name."""
         return name in self._about().get("approved", {})
 
-    def knows(self, name: str, identity: str) -> bool:
+    def is_approved(self, name: str, identity: str) -> bool:
         """True if the tool is approved as it is."""
         approved: dict[str, str] = self._about().get("approved", {})
         return approved.get(name) == identity
@@ -94,7 +94,7 @@ class ToolLists:
     def approve(self, name: str, identity: str) -> None:
         """Approve the tool with this identity instead of its earlier one; durable on return. Raises WriteFailed."""
         about = self._about()
-        self._say({**about, "approved": {**about.get("approved", {}), name: identity}})
+        self._store_about({**about, "approved": {**about.get("approved", {}), name: identity}})
 
     def _list(self, sha256: str) -> str:
         return os.path.join(self._folder, f"{sha256}.json")
@@ -103,11 +103,11 @@ class ToolLists:
         about = _about_in(os.path.join(self._folder, _ABOUT))
         return about if about.get("source") == self._source else {}
 
-    def _say(self, about: Mapping[str, Any]) -> None:
+    def _store_about(self, about: Mapping[str, Any]) -> None:
         self._write(os.path.join(self._folder, _ABOUT), {**about, "source": self._source})
 
     def _write(self, path: str, value: Any) -> None:
-        keep_json(self._state_dir, path, value, doing="keeping a list of tools", is_there=True)
+        keep_json(self._state_dir, path, value, doing="keeping a list of tools", must_exist=True)
 
     def _prune(self) -> None:
         """Remove the oldest lists, except those that are newest or in use."""
@@ -170,7 +170,7 @@ class ApprovedTools:
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:32]
         self._path = os.path.join(state_dir, APPROVED_FOLDER, f"{name}.json")
 
-    def knows(self, name: str, identity: str) -> bool:
+    def is_approved(self, name: str, identity: str) -> bool:
         """True if the tool was approved with this identity: the SHA-256 of all its parts."""
         return self._tools().get(name) == identity
 
@@ -178,7 +178,7 @@ class ApprovedTools:
         """Approve the tool with this identity instead of its earlier one; durable on return. Raises WriteFailed."""
         tools = {**self._tools(), name: identity}
         kept = {"workspace": self._workspace, "tools": tools}
-        keep_json(self._state_dir, self._path, kept, doing="keeping the approval of a tool", is_there=True)
+        keep_json(self._state_dir, self._path, kept, doing="keeping the approval of a tool", must_exist=True)
 
     def _tools(self) -> dict[str, str]:
         kept = read_json(self._path, 1 << 20)

@@ -289,10 +289,10 @@ def _problem(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) ->
     path = "$"
     for part in error.instance_path:
         path = f"{path}[{part}]" if isinstance(part, int) else member_path(path, part)
-    return Problem(path, error.message[:_MAX_MESSAGE_CHARS] + _more(error, schema))
+    return Problem(path, error.message[:_MAX_MESSAGE_CHARS] + _hint(error, schema))
 
 
-def _more(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> str:
+def _hint(error: jsonschema_rs.ValidationError, schema: Mapping[str, Any]) -> str:
     kind = error.kind
     if isinstance(kind, _Kind.AdditionalProperties | _Kind.UnevaluatedProperties):
         known = _properties_at(schema, error.schema_path[:-1])

@@ -220,10 +220,10 @@ class LocalToolRouter:
     def _files(self) -> Operations:
         return self._operations(self._settings)
 
-    def _operations(self, settings: RuntimeSettings, **more: Any) -> Operations:
+    def _operations(self, settings: RuntimeSettings, **extra: Any) -> Operations:
         from tool_runtime.families.operations import Operations
 
-        return Operations(settings, self._pool, lambda: self._commands, scripts=self._scripts, **more)
+        return Operations(settings, self._pool, lambda: self._commands, scripts=self._scripts, **extra)
 
     def _make_families(self) -> Iterator[Family]:
         settings = self._settings

@@ -33,11 +33,11 @@ from config.shapes import (
     Text,
     display,
     first_problem,
+    integer,
     list_problems,
     member_path,
     number,
     one_of,
-    whole,
 )
 
 Judge = Callable[[Mapping[str, Any]], str | None]
@@ -56,7 +56,7 @@ _KINDS: Mapping[type, str] = {
     type(None): "null",
 }  # fmt: skip
 _TYPE = one_of(*_EXPECTED)
-_SCALAR = AnyOf(TEXT, whole(), FLAG, NULL)
+_SCALAR = AnyOf(TEXT, integer(), FLAG, NULL)
 _SCHEMA = Record(
     {},
     {
@@ -139,7 +139,7 @@ def _shape_by_kind(schema: Mapping[str, Any], path: str) -> Shape:
         elif kind == "number":
             shapes[kind] = shapes["integer"] = _AdvisedLeaf(number(schema.get("minimum"), schema.get("maximum")))
         elif kind == "integer":
-            shapes.setdefault(kind, _AdvisedLeaf(whole(schema.get("minimum"), schema.get("maximum"))))
+            shapes.setdefault(kind, _AdvisedLeaf(integer(schema.get("minimum"), schema.get("maximum"))))
         else:
             shapes[kind] = _AdvisedLeaf(FLAG) if kind == "boolean" else NULL
     return next(iter(shapes.values())) if len(types) == 1 else _ByKind(types, shapes)
@@ -150,15 +150,15 @@ def _object(schema: Mapping[str, Any], path: str) -> Record:
         name: shape_of(member, member_path(f"{path}.properties", name))
         for name, member in schema.get("properties", {}).items()
     }
-    more = schema.get("additionalProperties", True)
-    others = None if isinstance(more, bool) else shape_of(more, f"{path}.additionalProperties")
+    additional = schema.get("additionalProperties", True)
+    others = None if isinstance(additional, bool) else shape_of(additional, f"{path}.additionalProperties")
     needed = schema.get("required", ())
     # A required name that no property describes counts as an additional property.
-    unknown: Shape = others or (ANYTHING if more else _NOTHING)
+    unknown: Shape = others or (ANYTHING if additional else _NOTHING)
     return Record(
         {name: members.get(name, unknown) for name in needed},
         {name: shape for name, shape in members.items() if name not in needed},
-        closed=more is False,
+        closed=additional is False,
         others=others,
     )
 

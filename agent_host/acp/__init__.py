@@ -30,7 +30,7 @@ Rules:
 Traps:
 
 - The reply to `session/new` has to precede updates of the session, and all of a loaded history the reply to
-  `session/load`: `EditorSession` retains updates until `speak`, which is called in the loop's next turn, or
+  `session/load`: `EditorSession` retains updates until `start_sending`, which is called in the loop's next turn, or
   immediately.
 - A task that waits for an answer when its process dies asks again only if it continues. So a load continues such a
   task, and no other: one that was interrupted at another point waits for `/continue`, and the next prompt cancels it.
@@ -46,13 +46,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from agent_host.acp.peer import AcpError, PeerMethod, RpcPeer
 from agent_host.acp.session import AUTH_REQUIRED, EditorSession, error_of, translated
-from agent_host.acp.updates import MOST_BLOCKS, POLICY, Choices, ChosenOptions, Features, Told, prompt_in
+from agent_host.acp.updates import MOST_BLOCKS, POLICY, Choices, ChosenOptions, Features, Notice, prompt_in
 from agent_host.clients.supervisor import LOCAL, RpcFailure, SessionConnection, SessionGone, SessionSpec, Supervisor
 from agent_host.display_text import count_noun, one_line
 from agent_host.rpc.messages import INVALID_PARAMS, INVALID_REQUEST, name, params
 from agent_host.version import __version__
 from config.lean_typing import NamedTuple
-from config.shapes import OBJECT, ListOf, Text, whole
+from config.shapes import OBJECT, ListOf, Text, integer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -115,7 +115,7 @@ class Agent:
 
     def _requests(self) -> dict[str, PeerMethod]:
         found = {
-            "initialize": PeerMethod(params({"protocolVersion": whole(0, 65535)}), self._initialize),
+            "initialize": PeerMethod(params({"protocolVersion": integer(0, 65535)}), self._initialize),
             "authenticate": PeerMethod(params({"methodId": name(128)}), self._authenticate),
             "session/new": PeerMethod(params(_PLACE, _EXTRA), self._new),
             "session/load": PeerMethod(params({**_SESSION, **_PLACE}, _EXTRA), self._load),
@@ -131,9 +131,11 @@ class Agent:
                 params({**_SESSION, "configId": name(128), "value": Text(1, 4096)}), self._set_option
             ),
         }
-        return {method: one if method == "initialize" else self._once_begun(one) for method, one in found.items()}
+        return {
+            method: one if method == "initialize" else self._require_initialized(one) for method, one in found.items()
+        }
 
-    def _once_begun(self, method: PeerMethod) -> PeerMethod:
+    def _require_initialized(self, method: PeerMethod) -> PeerMethod:
         def serve(given: Mapping[str, Any]) -> Any:
             if self._features is None:
                 raise AcpError(INVALID_REQUEST, "initialize comes first")
@@ -205,7 +207,7 @@ class Agent:
         try:
             with translated():
                 session.attach(await self._supervisor.create(spec, session))
-                started, choices = await _or_close(session, asyncio.gather(session.begun, choosing))
+                started, choices = await _or_close(session, asyncio.gather(session.started, choosing))
         finally:
             choosing.cancel()
         sandbox = started.get("sandbox")
@@ -213,25 +215,27 @@ class Agent:
         session.options = ChosenOptions(choices, {**started, "sandbox": wanted})
         self._sessions[session.session_id] = session
         self._greet(session, given)
-        asyncio.get_running_loop().call_soon(session.speak)  # after the reply
+        asyncio.get_running_loop().call_soon(session.start_sending)  # after the reply
         return {"sessionId": session.session_id, **session.options.to_wire()}
 
     async def _load(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=True)
-        session.speak()
+        session.start_sending()
         with translated():
             await session.replayed
         self._greet(session, given)
         if session.open_task is not None and session.waits_for_answer:
-            await session.go_on_beside()  # it asks its question again
+            await session.continue_without_prompt()  # it asks its question again
         elif session.open_task is not None:
-            session.tell(Told("info", "A task of this session is open", "/continue continues it; a prompt cancels it."))
+            session.notify(
+                Notice("info", "A task of this session is open", "/continue continues it; a prompt cancels it.")
+            )
         return session.options.to_wire()
 
     async def _resume(self, given: Mapping[str, Any]) -> dict[str, Any]:
         session = await self._open(given, replay=False)
         self._greet(session, given)
-        asyncio.get_running_loop().call_soon(session.speak)
+        asyncio.get_running_loop().call_soon(session.start_sending)
         return session.options.to_wire()
 
     async def _open(self, given: Mapping[str, Any], *, replay: bool) -> EditorSession:
@@ -319,7 +323,7 @@ class Agent:
         if command is None:
             return {"stopReason": await session.prompt(prompt)}
         if command.run is None:
-            return {"stopReason": await session.go_on()}
+            return {"stopReason": await session.continue_task()}
         session.answer_text(await command.run(session))
         return {"stopReason": "end_turn"}
 
@@ -374,7 +378,7 @@ class Agent:
 
         session.update({"sessionUpdate": "available_commands_update", "availableCommands": commands})
         if named:
-            session.tell(Told("warning", f"MCP servers that are not started: {', '.join(named)}", _NOT_STARTED))
+            session.notify(Notice("warning", f"MCP servers that are not started: {', '.join(named)}", _NOT_STARTED))
 
 
 _NOT_STARTED: Final = (
@@ -414,7 +418,7 @@ class StateProcess:
 
     async def _connected(self) -> SessionConnection:
         async with self._starting:
-            if self._connection is None or self._connection.gone.done():
+            if self._connection is None or self._connection.ended.done():
                 process = await self._starter.start(
                     ["serve", *self._launch.arguments],
                     environment=self._launch.environment,
@@ -487,8 +491,8 @@ def _member(value: Any, key: str) -> dict[str, Any]:
 
 def _client_in(info: Any) -> dict[str, str]:
     given = info if isinstance(info, dict) else {}
-    said = {key: value[:256] for key in ("name", "version") if isinstance(value := given.get(key), str)}
-    return said or {"name": "acp"}
+    fields = {key: value[:256] for key in ("name", "version") if isinstance(value := given.get(key), str)}
+    return fields or {"name": "acp"}
 
 
 def _workspace_in(given: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled", "se
 class _Turn:
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
-        self.is_begun = False
+        self.is_started = False
         self.is_cancelled = False
         self.end: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
 
@@ -67,11 +67,11 @@ class EditorSession:
         self._window_of = window_of
         self.session_id = ""
         self._supervised: SupervisedSession | None = None
-        self._may_speak = False
-        self._held: list[updates.Update] = []
+        self._may_send = False
+        self._unsent: list[updates.Update] = []
         """Updates that came before the editor knew the session."""
         self.replayed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.begun: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self.started: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         """The payload of `session_started`, or an empty one."""
         self.is_closing = False
         self.has_title = False
@@ -86,7 +86,7 @@ class EditorSession:
         self._questions: dict[str, asyncio.Task[None]] = {}
         self._calls: dict[str, updates.Update] = {}
         """The calls of the turn, as they were requested."""
-        self._beside: set[asyncio.Task[None]] = set()
+        self._spawned: set[asyncio.Task[None]] = set()
         self._outputs: dict[str, _Output] = {}
 
     def attach(self, supervised: SupervisedSession, result: Mapping[str, Any] | None = None) -> None:
@@ -122,7 +122,7 @@ class EditorSession:
         """Run one prompt and return why it stopped. Raises AcpError."""
         return await self._take_turn(_Turn(MACHINE.new_id("task")), lambda turn: self._begin(turn, prompt))
 
-    async def go_on(self) -> str:
+    async def continue_task(self) -> str:
         """Continue the task that is open, and return why it stopped. Raises AcpError."""
         if not self.supervised.is_alive:
             with translated():
@@ -136,7 +136,7 @@ class EditorSession:
 
         return await self._take_turn(_Turn(self.open_task), begin)
 
-    async def go_on_beside(self) -> None:
+    async def continue_without_prompt(self) -> None:
         """Continue the open task without a prompt, so that it asks its question again. Raises AcpError."""
         await self.request("ResumeSession")
         self._is_paused = False
@@ -146,7 +146,7 @@ class EditorSession:
         turn = self._turn
         if turn is not None and not turn.is_cancelled:
             turn.is_cancelled = True
-            if turn.is_begun:
+            if turn.is_started:
                 self._spawn(self._cancel(turn.task_id))
 
     async def set_option(self, option: str, value: str) -> None:
@@ -157,7 +157,7 @@ class EditorSession:
     async def close(self) -> None:
         """Forget what waits for the editor."""
         self.is_closing = True
-        for task in [*self._questions.values(), *self._beside]:
+        for task in [*self._questions.values(), *self._spawned]:
             task.cancel()
         for output in self._outputs.values():
             output.stop()
@@ -190,11 +190,11 @@ class EditorSession:
             if turn.is_cancelled:
                 return "cancelled"
             raise
-        turn.is_begun = True
+        turn.is_started = True
         if turn.is_cancelled:
             await self._cancel(turn.task_id)
         end = await turn.end
-        while waiting := [one for one in self._beside if not one.done()]:
+        while waiting := [one for one in self._spawned if not one.done()]:
             await asyncio.wait(waiting)
         return "cancelled" if turn.is_cancelled else _stop_reason(end)
 
@@ -233,14 +233,14 @@ class EditorSession:
     async def on_event(self, event: dict[str, Any]) -> None:
         """See Listener."""
         kind, payload = event["eventType"], event["payload"]
-        if kind in ("session_started", "session_resumed") and not self.begun.done():
-            self.begun.set_result(payload)
+        if kind in ("session_started", "session_resumed") and not self.started.done():
+            self.started.set_result(payload)
         if kind == "replay_finished":
             self.replayed.set_result(None)
             return
         self._show(kind, payload, event)
-        for told in updates.news_of(event):
-            self.tell(told)
+        for notice in updates.news_of(event):
+            self.notify(notice)
         if kind in _ENDS:
             self._take_end(event)
         await self._peer.drain()
@@ -260,7 +260,7 @@ class EditorSession:
             case "llm_request_completed":
                 self._spawn(self._show_usage(payload["inputTokens"] + payload["outputTokens"], payload["model"]))
             case "context_compacted":
-                self._say(updates.compaction_of(event, takes_compactions=self._features.compactions))
+                self._send(updates.compaction_of(event, takes_compactions=self._features.compactions))
             case "approval_requested":
                 self._questions[payload["approvalId"]] = self._spawn(self._ask(payload))
             case "approval_resolved":
@@ -278,15 +278,15 @@ class EditorSession:
             waits = item["status"] == "open" and item.get("decision") == "APPROVAL_REQUIRED" and "approval" not in item
             self.waits_for_answer = self.waits_for_answer or waits
         for one in updates.updates_of_item(item, self.workspace, takes_compactions=self._features.compactions):
-            self._say(one)
+            self._send(one)
         await self._peer.drain()
 
     async def on_gone(self, exit_code: int, last_words: str) -> None:
         """See Listener."""
-        gone = SessionGone(exit_code, last_words)
-        for one in (self.begun, self.replayed):
+        error = SessionGone(exit_code, last_words)
+        for one in (self.started, self.replayed):
             if not one.done():
-                one.set_exception(gone)
+                one.set_exception(error)
                 one.exception()  # there may be no waiter
         for task in self._questions.values():
             task.cancel()
@@ -296,28 +296,28 @@ class EditorSession:
         self.open_task, self._is_paused = None, False  # the next process reports the open task
         if self.is_closing:
             return
-        self.tell(updates.Told("error", f"{gone}", "The next prompt resumes the session: nothing is done twice."))
+        self.notify(updates.Notice("error", f"{error}", "The next prompt resumes the session: nothing is done twice."))
         for over in self._ended.values():
-            over.set_exception(gone)
+            over.set_exception(error)
         if self._turn is not None and not self._turn.end.done():
-            self._turn.end.set_result({"eventType": "gone", "payload": {"message": str(gone)}})
+            self._turn.end.set_result({"eventType": "gone", "payload": {"message": str(error)}})
 
     async def on_resumed(self, result: dict[str, Any]) -> None:  # noqa: ARG002
         """See Listener."""
-        self.tell(updates.Told("info", "The session was resumed in another process"))
+        self.notify(updates.Notice("info", "The session was resumed in another process"))
 
     # Updates to the editor
 
-    def speak(self) -> None:
+    def start_sending(self) -> None:
         """Send the retained updates, and retain no more: the editor has the session's id."""
-        self._may_speak = True
-        held, self._held = self._held, []
-        for update in held:
+        self._may_send = True
+        unsent, self._unsent = self._unsent, []
+        for update in unsent:
             self.update(update)
 
-    def tell(self, told: updates.Told) -> None:
+    def notify(self, notice: updates.Notice) -> None:
         """Send a text for the user."""
-        self.update(updates.notice_update(told, takes_notices=self._features.notices))
+        self.update(updates.notice_update(notice, takes_notices=self._features.notices))
 
     def show_mode(self) -> None:
         """Show which mode the session has."""
@@ -331,16 +331,16 @@ class EditorSession:
         """Send a text as the answer to a command."""
         self.update(updates.text_update("agent_message_chunk", text, MACHINE.new_id("msg")))
 
-    def _say(self, one: updates.Update | updates.Told) -> None:
-        if isinstance(one, updates.Told):
-            self.tell(one)
+    def _send(self, one: updates.Update | updates.Notice) -> None:
+        if isinstance(one, updates.Notice):
+            self.notify(one)
         else:
             self.update(one)
 
     def update(self, update: updates.Update) -> None:
         """Send one update, once the editor has the session's id."""
-        if not self._may_speak:
-            self._held.append(update)
+        if not self._may_send:
+            self._unsent.append(update)
             return
         self._peer.notify("session/update", {"sessionId": self.session_id, "update": update})
 
@@ -418,14 +418,14 @@ class EditorSession:
         except PeerGone:  # the question stays open, and is asked again after a resume
             return
         if answer.note:
-            self.tell(updates.Told("warning", updates.NO_FORM, answer.note))
+            self.notify(updates.Notice("warning", updates.NO_FORM, answer.note))
         self._questions.pop(approval_id, None)
         with contextlib.suppress(SessionGone):
             try:
                 await self._answer(approval_id, answer.params)
             except RpcFailure as error:  # no answer to the form
                 refused = updates.denial(str(error)[:2000])
-                self.tell(updates.Told("warning", "The answer does not fit the question", str(error)))
+                self.notify(updates.Notice("warning", "The answer does not fit the question", str(error)))
                 with contextlib.suppress(RpcFailure):
                     await self._answer(approval_id, refused.params)
 
@@ -449,12 +449,12 @@ class EditorSession:
         if turn is not None and is_its_own and not turn.end.done():
             turn.end.set_result(event)
         elif over is None and kind != "task_completed":
-            self.tell(updates.Told("warning", "The task has stopped", event["payload"].get("message", "")))
+            self.notify(updates.Notice("warning", "The task has stopped", event["payload"].get("message", "")))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
         return task
 
 

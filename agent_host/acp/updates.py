@@ -46,7 +46,7 @@ _HUNK: Final = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@[^\n]*\n", re.MUL
 _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 
 
-class Told(NamedTuple):
+class Notice(NamedTuple):
     """News for the person that is neither text of the model nor a call: a notice, or text if the client has none."""
 
     severity: str
@@ -70,12 +70,12 @@ def text_update(kind: str, text: str, message_id: str | None = None) -> Update:
     return update if message_id is None else {**update, "messageId": message_id}
 
 
-def notice_update(told: Told, *, takes_notices: bool) -> Update:
+def notice_update(notice: Notice, *, takes_notices: bool) -> Update:
     """The news as a notice, or as text of its own."""
-    title, description = one_line(told.title, _NOTICE_BYTES), clip(told.description, _NOTICE_BYTES)
+    title, description = one_line(notice.title, _NOTICE_BYTES), clip(notice.description, _NOTICE_BYTES)
     if takes_notices:
         extra = {"description": description} if description else {}
-        return {"sessionUpdate": "notice", "severity": told.severity, "title": title, **extra}
+        return {"sessionUpdate": "notice", "severity": notice.severity, "title": title, **extra}
     body = f"{title}\n{description}" if description else title
     quoted = body.replace("\n", "\n> ")
     return text_update("agent_message_chunk", f"\n\n> **agent-host**: {quoted}\n\n")
@@ -181,21 +181,21 @@ def _diff_of(path: str, hunk: str, *, is_new: bool) -> dict[str, Any]:
 # News
 
 
-def news_of(event: Mapping[str, Any]) -> Iterator[Told]:
+def news_of(event: Mapping[str, Any]) -> Iterator[Notice]:
     """The news in an event that is neither text nor a call."""
     kind, payload = event["eventType"], event["payload"]
     if kind in ("session_started", "session_resumed") and (sandbox := payload.get("sandbox")) is not None:
         level, why = sandbox.get("level", "none"), sandbox.get("why", "")
         if level == "none":
-            yield Told("warning", "Commands run without a sandbox", why)
+            yield Notice("warning", "Commands run without a sandbox", why)
         else:
-            yield Told("info", f"Commands run in the {level} sandbox", why)
+            yield Notice("info", f"Commands run in the {level} sandbox", why)
     if kind == "tool_completed" and payload["status"] == "denied":
-        yield Told("warning", f"{payload['toolName']} was denied", payload.get("message", ""))
+        yield Notice("warning", f"{payload['toolName']} was denied", payload.get("message", ""))
     if kind == "tool_completed" and payload.get("denials"):
-        yield Told("warning", f"The sandbox denied {payload['toolName']} something", "\n".join(payload["denials"]))
+        yield Notice("warning", f"The sandbox denied {payload['toolName']} something", "\n".join(payload["denials"]))
     if kind in _NEWS:
-        yield Told("warning" if event.get("severity") != "info" else "info", _NEWS[kind], payload.get("message", ""))
+        yield Notice("warning" if event.get("severity") != "info" else "info", _NEWS[kind], payload.get("message", ""))
 
 
 _NEWS: Final = {
@@ -215,12 +215,14 @@ _NEWS: Final = {
 }
 
 
-def compaction_of(event: Mapping[str, Any], *, takes_compactions: bool) -> Update | Told:
+def compaction_of(event: Mapping[str, Any], *, takes_compactions: bool) -> Update | Notice:
     """The update of a `context_compacted`, live or as a mark of a transcript."""
     payload = event.get("payload", event)
     summary = payload.get("summary", "")
     if not takes_compactions:
-        return Told("info", "Requests show less of the conversation from here on; the record keeps all of it", summary)
+        return Notice(
+            "info", "Requests show less of the conversation from here on; the record keeps all of it", summary
+        )
     compaction_id = str(event.get("itemId") or f"compaction-{event['eventId']}")
     update = {"sessionUpdate": "compaction_update", "compactionId": compaction_id, "status": "completed"}
     return {**update, "summary": [{"type": "text", "text": summary}]} if summary else update
@@ -229,16 +231,16 @@ def compaction_of(event: Mapping[str, Any], *, takes_compactions: bool) -> Updat
 # Items of a transcript
 
 _MARKS: Final = {
-    "crashed": Told("warning", "The process of the session died here"),
-    "session_resumed": Told("info", "The session was resumed"),
-    "session_paused": Told("warning", "The session was paused"),
-    "session_failed": Told("error", "The session failed"),
-    "task_failed": Told("error", "The task failed"),
-    "task_cancelled": Told("info", "The task was cancelled"),
+    "crashed": Notice("warning", "The process of the session died here"),
+    "session_resumed": Notice("info", "The session was resumed"),
+    "session_paused": Notice("warning", "The session was paused"),
+    "session_failed": Notice("error", "The session failed"),
+    "task_failed": Notice("error", "The task failed"),
+    "task_cancelled": Notice("info", "The task was cancelled"),
 }
 
 
-def updates_of_item(item: Mapping[str, Any], workspace: str, *, takes_compactions: bool) -> Sequence[Update | Told]:
+def updates_of_item(item: Mapping[str, Any], workspace: str, *, takes_compactions: bool) -> Sequence[Update | Notice]:
     """An item of a transcript as an editor shows it again."""
     if item["kind"] == "message":
         kind = "user_message_chunk" if item["role"] == "user" else "agent_message_chunk"
@@ -513,9 +515,9 @@ class ChosenOptions:
         self._launch = self._fields(choices.launch, started)
         self._now = dict(self._launch)
 
-    def take(self, said: Mapping[str, Any]) -> None:
+    def take(self, report: Mapping[str, Any]) -> None:
         """Take the result of SetMode."""
-        self._now = self._fields(self._now, said)
+        self._now = self._fields(self._now, report)
 
     def take_mode(self, mode: Mapping[str, Any]) -> bool:
         """Take the options that are not as at the launch; True if that changes anything."""
@@ -523,8 +525,8 @@ class ChosenOptions:
         return self._now != before
 
     @staticmethod
-    def _fields(now: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, str]:
-        return {**now, **{name: value for name in now if isinstance(value := said.get(name), str)}}
+    def _fields(now: Mapping[str, str], report: Mapping[str, Any]) -> dict[str, str]:
+        return {**now, **{name: value for name in now if isinstance(value := report.get(name), str)}}
 
     def check(self, name: str, value: str) -> None:
         """Raise AcpError for an option or a value that is not offered."""

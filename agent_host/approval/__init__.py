@@ -13,7 +13,7 @@ from agent_host.display_text import clip, one_line
 from agent_host.ids import REPLAY_PREFIX
 from config import json_text
 from config.lean_typing import NamedTuple
-from config.shapes import FLAG, ListOf, Record, Text, first_problem, number, one_of, whole
+from config.shapes import FLAG, ListOf, Record, Text, first_problem, integer, number, one_of
 from policy.urls import UrlProblem, host_of
 from state.checkpoint import ApprovalAnswered
 
@@ -175,7 +175,7 @@ class FormField(NamedTuple):
         if self.kind == "boolean":
             return FLAG
         if self.kind == "integer":
-            return whole(low, high)
+            return integer(low, high)
         if self.kind == "number":
             return number(low, high)
         if self.kind == "choice":
@@ -194,16 +194,16 @@ class FormField(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a property of a JSON Schema, with only the parts that were read."""
-        said: dict[str, Any] = {"title": self.title, "description": self.description, "format": self.format}
-        said = {name: text for name, text in said.items() if text}
+        schema: dict[str, Any] = {"title": self.title, "description": self.description, "format": self.format}
+        schema = {name: text for name, text in schema.items() if text}
         labelled = [{"const": value, "title": words} for value, words in self.choices]
         if self.kind == "choices":
-            said |= {"type": "array", "items": {"anyOf": labelled}}
+            schema |= {"type": "array", "items": {"anyOf": labelled}}
         elif self.kind == "choice":
-            said |= {"type": "string", "oneOf": labelled}
+            schema |= {"type": "string", "oneOf": labelled}
         else:
-            said["type"] = self.kind
-        return said | dict(self.limits) | ({} if self.default is None else {"default": self.default})
+            schema["type"] = self.kind
+        return schema | dict(self.limits) | ({} if self.default is None else {"default": self.default})
 
 
 class Form(NamedTuple):
@@ -225,23 +225,23 @@ class Form(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for clients: {source, question, form} or {source, question, url, host}."""
-        said = {"source": self.source, "question": self.message}
+        form = {"source": self.source, "question": self.message}
         if self.url is not None:
-            return {**said, "url": self.url, "host": self.host}
+            return {**form, "url": self.url, "host": self.host}
         properties = {field.name: field.to_json() for field in self.fields}
         required = [field.name for field in self.fields if field.required]
-        return {**said, "form": {"type": "object", "properties": properties, "required": required}}
+        return {**form, "form": {"type": "object", "properties": properties, "required": required}}
 
 
 def form_of(
     source: str, message: str, schema: Mapping[str, Any] | None, url: str | None, scrub: Callable[[str], str]
 ) -> Form:
     """Build the question to show, with every text of it passed through `scrub`. Raises UnusableForm."""
-    said = clip(scrub(message), 4 * _MAX_WORDS_BYTES)
+    question = clip(scrub(message), 4 * _MAX_WORDS_BYTES)
     if url is not None:
         if scrub(url) != url:
             raise UnusableForm("its URL contains a secret")
-        return Form(source, said, (), url, _host_of_page(url))
+        return Form(source, question, (), url, _host_of_page(url))
     if schema is None or schema.get("type", "object") != "object":
         raise UnusableForm("its schema is not of an object")
     if len(json_text.dumps(schema)) > _MAX_SCHEMA_BYTES:
@@ -251,7 +251,7 @@ def form_of(
         raise UnusableForm("its schema has no properties")
     if len(properties) > MAX_FIELDS:
         raise UnusableForm(f"it has more than {MAX_FIELDS} fields")
-    return Form(source, said, tuple(_field(name, one, name in required, scrub) for name, one in properties.items()))
+    return Form(source, question, tuple(_field(name, one, name in required, scrub) for name, one in properties.items()))
 
 
 def _host_of_page(url: str) -> str:
@@ -265,29 +265,29 @@ def _host_of_page(url: str) -> str:
     return host
 
 
-def _field(name: str, said: Any, required: bool, scrub: Callable[[str], str]) -> FormField:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) or scrub(name) != name or not isinstance(said, dict):
+def _field(name: str, schema: Any, required: bool, scrub: Callable[[str], str]) -> FormField:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) or scrub(name) != name or not isinstance(schema, dict):
         raise UnusableForm("a field's name is not 1 to 64 of A-Z a-z 0-9 _ . -, or a secret, or it has no schema")
 
     def words(key: str) -> str:
-        text = said.get(key)
+        text = schema.get(key)
         return one_line(scrub(text), _MAX_WORDS_BYTES) if isinstance(text, str) else ""
 
-    kind, choices = _kind(name, said, scrub)
+    kind, choices = _kind(name, schema, scrub)
     bounds = {
         "string": ("minLength", "maxLength"),
         "integer": ("minimum", "maximum"),
         "number": ("minimum", "maximum"),
         "choices": ("minItems", "maxItems"),
     }.get(kind, ())
-    limits = {key: said[key] for key in bounds if _is_number(said.get(key))}
-    form = said.get("format")
+    limits = {key: schema[key] for key in bounds if _is_number(schema.get(key))}
+    form = schema.get("format")
     field = FormField(
         name, kind, words("title"), words("description"), required, choices, limits, form if form in _FORMATS else None
     )
     if not field.has_answer:
         raise UnusableForm(f"no answer fits the limits of its field {name}")
-    default = said.get("default")
+    default = schema.get("default")
     fits = default is not None and field.problem(default) is None and _goes_back(default, scrub)
     return field._replace(default=default) if fits else field
 
@@ -300,24 +300,26 @@ def _goes_back(default: Any, scrub: Callable[[str], str]) -> bool:
     return isinstance(default, bool | list | tuple) or _is_number(default)
 
 
-def _kind(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) -> tuple[Kind, tuple[tuple[str, str], ...]]:
-    kind = said.get("type")
+def _kind(
+    name: str, schema: Mapping[str, Any], scrub: Callable[[str], str]
+) -> tuple[Kind, tuple[tuple[str, str], ...]]:
+    kind = schema.get("type")
     if kind == "array":
-        items = said.get("items")
+        items = schema.get("items")
         return "choices", _choices(name, items if isinstance(items, dict) else {}, scrub)
-    if kind == "string" and ("enum" in said or "oneOf" in said):
-        return "choice", _choices(name, said, scrub)
+    if kind == "string" and ("enum" in schema or "oneOf" in schema):
+        return "choice", _choices(name, schema, scrub)
     if kind in ("string", "integer", "number", "boolean"):
         return kind, ()
     raise UnusableForm(f"its field {name} is not a string, number, flag or choice")
 
 
-def _choices(name: str, said: Mapping[str, Any], scrub: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
-    listed = said.get("oneOf", said.get("anyOf"))
+def _choices(name: str, schema: Mapping[str, Any], scrub: Callable[[str], str]) -> tuple[tuple[str, str], ...]:
+    listed = schema.get("oneOf", schema.get("anyOf"))
     if isinstance(listed, list):
         pairs = [(one.get("const"), one.get("title")) for one in listed if isinstance(one, dict)]
     else:
-        values, names = said.get("enum"), said.get("enumNames")
+        values, names = schema.get("enum"), schema.get("enumNames")
         values = values if isinstance(values, list) else []
         names = names if isinstance(names, list) and len(names) == len(values) else values
         pairs = list(zip(values, names, strict=True))

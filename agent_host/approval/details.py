@@ -330,16 +330,16 @@ def _describe_path(
     screen: Screen,
     verb: str,
     details: dict[str, Any],
-    behind: str = "",
+    suffix: str = "",
     described: str | None = None,
 ) -> Description:
-    """Describe a call on a file. `behind` follows the path in the summary; `described` is the argument that `details`
+    """Describe a call on a file. `suffix` follows the path in the summary; `described` is the argument that `details`
     show."""
     place = {"path": screen.path(facts.real_path)}
     if facts.requested != facts.real_path:
         place["requestedPath"] = screen.path(facts.requested)
     shown = screen.line(short_path(facts.real_path, act.workspace))
-    return Description(f"{verb}: {shown}{behind}", {**place, **details, **screen.others(act, described)})
+    return Description(f"{verb}: {shown}{suffix}", {**place, **details, **screen.others(act, described)})
 
 
 BY_DISPLAY: Mapping[str, Callable[[DescribedCall, PathFacts, Screen], Description]] = {

@@ -181,9 +181,9 @@ class PendingApprovals:
 
     async def ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         """Wait for the answer to one request. Raises RuntimeError for an id that is already waiting."""
-        said = self._in_advance.answer(request)
-        if said is not None:
-            return said
+        answer = self._in_advance.answer(request)
+        if answer is not None:
+            return answer
         if request.approval_id in self._waiting:
             raise RuntimeError(f"approval {request.approval_id} waits for its answer already")
         waiting = _WaitingCall(request)
@@ -208,7 +208,7 @@ class PendingApprovals:
                 self._settle(waiting, answer)
             return waiting.answer.result()
         finally:
-            if prompting.cancel(*_told_elsewhere(waiting.answer)):
+            if prompting.cancel(*_cancel_message(waiting.answer)):
                 await asyncio.wait({prompting})
             if not prompting.cancelled():
                 prompting.exception()  # too late to count
@@ -234,10 +234,10 @@ class PendingApprovals:
         if wrong is not None:
             raise ValueError(wrong)
         edited = _recordable(arguments) if approved and arguments is not None else None
-        said = reason or ("approved by the user" if approved else "denied by the user")
-        said = said[:2000].encode("utf-8", "replace").decode()
+        text = reason or ("approved by the user" if approved else "denied by the user")
+        text = text[:2000].encode("utf-8", "replace").decode()
         scope = scope if approved else "once"
-        self._settle(waiting, ApprovalAnswer(approved, said, scope=scope, arguments=edited, answered_by=answered_by))
+        self._settle(waiting, ApprovalAnswer(approved, text, scope=scope, arguments=edited, answered_by=answered_by))
         return "delivered"
 
     def tool_of(self, approval_id: str) -> str | None:
@@ -301,21 +301,21 @@ class PendingApprovals:
             del self._waiting[approval_id]
 
 
-def _told_elsewhere(answer: asyncio.Future[ApprovalAnswer]) -> tuple[str, ...]:
+def _cancel_message(answer: asyncio.Future[ApprovalAnswer]) -> tuple[str, ...]:
     """Return the message for cancelling a prompt: the answer that the question got meanwhile, if any."""
     if not answer.done() or answer.cancelled():
         return ()
-    said = answer.result()
-    return (f"{'approved' if said.approved else 'denied'} elsewhere: {said.reason}",)
+    decision = answer.result()
+    return (f"{'approved' if decision.approved else 'denied'} elsewhere: {decision.reason}",)
 
 
 def _recordable(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Copy `arguments`. Raises ValueError for values that cannot be recorded, such as lone surrogates."""
     try:
-        whole = orjson.dumps([[[[dict(arguments)]]]])
+        encoded = orjson.dumps([[[[dict(arguments)]]]])
     except (TypeError, ValueError) as error:
         raise ValueError(f"the arguments cannot be put on record: {error}") from error
-    copy = orjson.loads(whole)[0][0][0][0]
+    copy = orjson.loads(encoded)[0][0][0][0]
     if not isinstance(copy, dict):
         raise TypeError("arguments are an object")
     return copy

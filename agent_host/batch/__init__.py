@@ -20,7 +20,7 @@ from agent_host.errors import UsageError
 from config import json_text
 from config.lean_typing import NamedTuple
 from config.policies import names_file
-from config.shapes import Record, Text, all_problems, list_problems, number, whole
+from config.shapes import Record, Text, all_problems, integer, list_problems, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _REVISION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@^~{}-]{0,199}")
 _HOST_AND_PATH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*@[A-Za-z0-9][A-Za-z0-9.-]*:[^-].*")
 _LINE: Final = Text(0, 64 * 1024)
-_LIMITS: Final = Record({}, {"maxSteps": whole(1, 10_000), "maxCost": number(0), "timeoutS": number(0)}, closed=True)
+_LIMITS: Final = Record({}, {"maxSteps": integer(1, 10_000), "maxCost": number(0), "timeoutS": number(0)}, closed=True)
 _SHAPE: Final = Record(
     {"id": Text(), "prompt": Text(), "workspace": Text()},
     {"policy": Text(), "model": Text(), "limits": _LIMITS, "setup": _LINE, "check": _LINE},

@@ -116,8 +116,8 @@ class RayEngine:
         # Sessions mostly wait for a model, so each reserves only as much CPU as lets all jobs run at once.
         share = min(1.0, cores / jobs)
         self._run = ray.remote(num_cpus=share, max_retries=0)(_run)
-        self._run_away = ray.remote(num_cpus=share, max_retries=0, num_returns="streaming")(_run_away)
-        self._stop_away = ray.remote(num_cpus=0, max_retries=0)(_stop_away)
+        self._run_remotely = ray.remote(num_cpus=share, max_retries=0, num_returns="streaming")(_run_remotely)
+        self._stop_remotely = ray.remote(num_cpus=0, max_retries=0)(_stop_remotely)
         self._depot = depot
         self._parcels = parcels
         self._marks = tuple(os.path.join(at, f".here-{batch_id}") for at in (depot.directory, depot.state_dir))
@@ -151,11 +151,11 @@ class RayEngine:
         """Run a process on a node, which gets the parcel and returns it."""
         sent = _Sent()
         depot = self._depot
-        away = _Away(arguments, directory, parcel, depot.directory, depot.state_dir, self._marks, self._mark)
+        job = _RemoteJob(arguments, directory, parcel, depot.directory, depot.state_dir, self._marks, self._mark)
         try:
             chunks = await asyncio.to_thread(self._put, parcel)
             self._depot.costs.set_risk(parcel.key, parcel.risk)
-            answers = self._run_away.options(name=name).remote(away, chunks)
+            answers = self._run_remotely.options(name=name).remote(job, chunks)
             del chunks
             receiving = asyncio.ensure_future(self._receive(answers, sent, parcel))
             try:
@@ -163,7 +163,7 @@ class RayEngine:
             except asyncio.CancelledError:
                 with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
                     if sent.node:
-                        await self._stop_away.options(scheduling_strategy=self._at(sent.node)).remote(away.stop_file)
+                        await self._stop_remotely.options(scheduling_strategy=self._at(sent.node)).remote(job.stop_file)
                     else:  # it is still queued
                         self._ray.cancel(answers)
                 with contextlib.suppress(self._failed, KeyboardInterrupt, *_UNPACKED_BADLY):
@@ -190,24 +190,24 @@ class RayEngine:
 
     async def _receive(self, answers: Any, sent: _Sent, parcel: Parcel) -> None:
         """Record the node's reports, and put the returned session and workspace in place."""
-        came = self._depot.work(parcel.key, "received")
-        has_come = False
+        received = self._depot.work(parcel.key, "received")
+        has_parcel = False
         try:
-            with open_private(came) as file:
+            with open_private(received) as file:
                 async for reference in answers:
                     answer = await reference
                     if isinstance(answer, str):
                         sent.node = answer
                     elif isinstance(answer, bytes):
                         await asyncio.to_thread(file.write, answer)
-                        has_come = True
+                        has_parcel = True
                     else:
                         sent.end = ProcessEnd(*answer)
-            if has_come:
-                await asyncio.to_thread(self._depot.take_back, parcel, came)
+            if has_parcel:
+                await asyncio.to_thread(self._depot.take_back, parcel, received)
         finally:
             with contextlib.suppress(OSError):
-                os.unlink(came)
+                os.unlink(received)
         if sent.end is not None:
             self._depot.costs.set_risk(parcel.key, 0.0)
 
@@ -269,7 +269,7 @@ class _Sent:
     end: ProcessEnd | None = None
 
 
-class _Away(NamedTuple):
+class _RemoteJob(NamedTuple):
     """A process to run on a node, in the same `directory` there. If a node finds `mark` in the files `marks`, one in
     that directory and one in the state directory, it is this machine or shares its disk, and the process runs in
     place."""
@@ -288,19 +288,19 @@ class _Away(NamedTuple):
         return os.path.join(self.directory, "work", f"{self.parcel.key}.stop")
 
 
-def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
+def _run_remotely(job: _RemoteJob, chunks: list[Any]) -> Iterator[Any]:
     """Run the process on a node: yield the node's id, the end of the process, and the returned parcel in chunks."""
     import ray
 
-    depot, parcel = Depot(away.directory), away.parcel
-    marked = [_has(path, away.mark) for path in away.marks]
-    make_private_dir(os.path.dirname(away.stop_file))
+    depot, parcel = Depot(job.directory), job.parcel
+    marked = [_has(path, job.mark) for path in job.marks]
+    make_private_dir(os.path.dirname(job.stop_file))
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(away.stop_file)
+        os.unlink(job.stop_file)
     yield ray.get_runtime_context().get_node_id()
     if all(marked):
         chunks.clear()
-        yield _run(away.arguments, away.cwd, away.stop_file)
+        yield _run(job.arguments, job.cwd, job.stop_file)
         return
     if any(marked):
         raise RuntimeError("the node shares only one of the batch's directory and the state directory")
@@ -310,20 +310,20 @@ def _run_away(away: _Away, chunks: list[Any]) -> Iterator[Any]:
         with open_private(packed) as file:
             file.writelines(ray.get(chunks.pop(0)) for _ in range(len(chunks)))
         try:
-            depot.unpack_here(parcel, packed)
+            depot.unpack(parcel, packed)
         except SessionLocked as error:  # the process of a lost worker's attempt is finishing its step
             yield HELD, b"", str(error)
             return
         try:
-            arguments = [depot.state_dir if word == away.state_dir else word for word in away.arguments]
-            yield _run(arguments, away.directory, away.stop_file)
+            arguments = [depot.state_dir if word == job.state_dir else word for word in job.arguments]
+            yield _run(arguments, job.directory, job.stop_file)
             packed = depot.pack(parcel, with_files=False)
             yield from _chunks(packed)
         finally:
             with contextlib.suppress(OSError):
                 depot.clear(parcel)
     finally:
-        for left in {depot.work(parcel.key, "received"), packed, away.stop_file}:
+        for left in {depot.work(parcel.key, "received"), packed, job.stop_file}:
             with contextlib.suppress(OSError):
                 os.unlink(left)
         lock.release(remove=True)
@@ -335,7 +335,7 @@ def _has(path: str, text: str) -> bool:
     return False
 
 
-def _stop_away(stop_file: str) -> None:
+def _stop_remotely(stop_file: str) -> None:
     _write(stop_file, "")
 
 

@@ -279,19 +279,19 @@ class Progress:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._began = self._said = MACHINE.monotonic()
+        self._started_at = self._printed_at = MACHINE.monotonic()
         self._at_first = len(ledger.task_rows)
         self._is_drawn = False
 
-    def tell(self, waiting: int, running: int) -> None:
+    def print_if_due(self, waiting: int, running: int) -> None:
         """Print the batch's progress, if a line is due."""
         now = MACHINE.monotonic()
         if sys.stderr.isatty():
             columns = shutil.get_terminal_size().columns
             sys.stderr.write(f"\r\x1b[K{self._line(waiting, running)[: columns - 1]}")
             self._is_drawn = True
-        elif now - self._said >= 30.0:
-            self._said = now
+        elif now - self._printed_at >= 30.0:
+            self._printed_at = now
             sys.stderr.write(f"agent-host: {self._line(waiting, running)}\n")
         sys.stderr.flush()
 
@@ -305,7 +305,7 @@ class Progress:
         rows = self._ledger.task_rows
         failed = Counter(row["endedBy"] for row in rows if row["status"] != COMPLETED)
         done, left = len(rows), waiting + running
-        seconds = MACHINE.monotonic() - self._began
+        seconds = MACHINE.monotonic() - self._started_at
         rate = max(0, done - self._at_first) / seconds if seconds else 0.0
         parts = [f"{done} of {len(self._ledger.tasks)} done", f"{running} running"]
         parts += [f"{number} ended by {who}" for who, number in failed.items()]

@@ -63,7 +63,7 @@ class Budget:
     def __init__(self, limit: float | None, jobs: int, spent: Mapping[str, float]) -> None:
         self.limit = limit
         self._jobs = jobs
-        self._held = dict(spent)
+        self._reserved = dict(spent)
         self._before: dict[str, float] = {}
         """Amount that a session had reserved before its last grant."""
         self._too_little: dict[str, float] = {}
@@ -72,12 +72,12 @@ class Budget:
     @property
     def left(self) -> float:
         """The part of the limit that no session has reserved."""
-        return 0.0 if self.limit is None else self.limit - sum(self._held.values())
+        return 0.0 if self.limit is None else self.limit - sum(self._reserved.values())
 
     def grant(self, task: BatchTask) -> float | None:
         """Grant the task's session a slice and return its new cost limit. None if no slice is left; without a batch
         limit, the task's own limit."""
-        spent = self._before[task.id] = self._held.get(task.id, 0.0)
+        spent = self._before[task.id] = self._reserved.get(task.id, 0.0)
         if self.limit is None:
             return task.max_cost
         slice_ = min(self.left, max(self.left / (2 * self._jobs), 2 * self._too_little.get(task.id, 0.0)))
@@ -85,7 +85,7 @@ class Budget:
             slice_ = min(slice_, task.max_cost - spent)
         if slice_ <= self._least:
             return None
-        self._held[task.id] = spent + slice_
+        self._reserved[task.id] = spent + slice_
         return spent + slice_
 
     def settle(self, task: BatchTask, row: Row, granted: float | None) -> bool:
@@ -93,16 +93,16 @@ class Budget:
         if granted is None:
             return False
         # If the cost is unknown, the whole grant counts as spent: a lost process may have called the model.
-        cost = self._held[task.id] = float(row["cost"]) if "cost" in row else granted
+        cost = self._reserved[task.id] = float(row["cost"]) if "cost" in row else granted
         self._too_little[task.id] = max(0.0, granted - cost)
         return bool(row["reason"] == SPENDING_LIMIT)
 
-    def give_back(self, task: BatchTask) -> float:
+    def refund(self, task: BatchTask) -> float:
         """Take back the last grant of a session that did not call the model, and return the session's earlier cost."""
-        cost = self._held[task.id] = self._before[task.id]
+        cost = self._reserved[task.id] = self._before[task.id]
         return cost
 
-    def has_more_for(self, task: BatchTask) -> bool:
+    def has_slice_for(self, task: BatchTask) -> bool:
         """True if a session that needs another slice can get one larger than the remainder that was too little."""
         return self.left > self._least + self._too_little.get(task.id, 0.0)
 
@@ -169,7 +169,7 @@ class Scheduler:
         try:
             while (self._waiting or self._running) and not self._stop and self._fault is None:
                 self._news.clear()
-                self._begin_what_may()
+                self._start_ready()
                 await self._await_news()
         finally:
             for running in list(self._running):
@@ -187,13 +187,13 @@ class Scheduler:
         """True if the infrastructure ended all of the latest attempts."""
         return len(self._last) == self._last.maxlen and all(self._last)
 
-    def _begin_what_may(self) -> None:
+    def _start_ready(self) -> None:
         now = MACHINE.monotonic()
         if self._is_broken:
             if not self._running and self._failed_probes >= _PROBES:
                 self._stop = "broken"
             elif not self._running and now >= self._probe_at:
-                self._begin_one(self._waiting.popleft())
+                self._start_one(self._waiting.popleft())
             return
         for _ in range(len(self._waiting)):
             if len(self._running) >= self._jobs:
@@ -202,9 +202,9 @@ class Scheduler:
             if one.not_before > now:
                 self._waiting.append(one)
             else:
-                self._begin_one(one)
+                self._start_one(one)
 
-    def _begin_one(self, one: Waiting) -> None:
+    def _start_one(self, one: Waiting) -> None:
         granted = self._budget.grant(one.task)
         if granted is None and self._budget.limit is not None:
             self._record(self._unpaid(one.task))
@@ -223,17 +223,17 @@ class Scheduler:
         task = one.task
         before = self._ledger.rows.get(task.id, {}).get("attempts", 0)
         row, has_asked = await self._attempts.run(task, number=before + 1, max_cost=granted)
-        wants_more = self._budget.settle(task, row, granted)
+        needs_slice = self._budget.settle(task, row, granted)
         if not has_asked and granted is not None:
-            row = {**row, "cost": self._budget.give_back(task)}
+            row = {**row, "cost": self._budget.refund(task)}
         if row["reason"] == "SESSION_HELD" and one.held < _HELD_TRIES:
             self._wait(one._replace(held=one.held + 1), _HELD_S)
             return
         self._note(row)
         self._record(row)
-        if wants_more and self._budget.has_more_for(task):
+        if needs_slice and self._budget.has_slice_for(task):
             self._waiting.appendleft(one)  # first in line: finish started tasks before others start
-        elif row["retryable"] and not wants_more and one.tries < self._retries:
+        elif row["retryable"] and not needs_slice and one.tries < self._retries:
             self._wait(one._replace(tries=one.tries + 1), _backoff_s(one.tries))
         elif self._ledger.rows.get(task.id) is row:  # else it could not be written
             await self._attempts.tidy(task, row)
@@ -384,14 +384,14 @@ class Attempts:
 
     async def run(self, task: BatchTask, *, number: int, max_cost: float | None) -> Attempted:
         """Run the task's session until it ends; `number` counts attempts from 1, `max_cost` is the session's limit."""
-        began = MACHINE.monotonic()
+        started = MACHINE.monotonic()
         fields: Row = {}
         try:
             ended = await self._make_attempt(task, fields, max_cost)
         except OSError as error:  # for example a full disk, of the batch's own files
             ended = Attempted(_failure("DISK_FAILED", f"{self._ledger.path}: {error.strerror or error}"), True)
         row = {"id": task.id, "sessionId": self._ledger.session_id(task), **ended.row, **fields, "attempts": number}
-        row["durationMs"] = int((MACHINE.monotonic() - began) * 1000)
+        row["durationMs"] = int((MACHINE.monotonic() - started) * 1000)
         return ended._replace(row={**row, **self._ledger.patch_row(task)})
 
     async def _make_attempt(self, task: BatchTask, fields: Row, max_cost: float | None) -> Attempted:
@@ -425,9 +425,9 @@ class Attempts:
         if known is not None:
             fields.update(known)
             return None
-        held = await asyncio.to_thread(self._forget_line, task, "setup") if task.setup else None
-        if held is not None:  # the setup of a killed batch is still running there
-            return _failure(ErrorCode.SESSION_HELD, held)
+        reason = await asyncio.to_thread(self._forget_line, task, "setup") if task.setup else None
+        if reason is not None:  # the setup of a killed batch is still running there
+            return _failure(ErrorCode.SESSION_HELD, reason)
         try:
             await asyncio.to_thread(self._workspaces.make, task.key, task.workspace)
         except WorkspaceUnavailable as error:
@@ -491,9 +491,9 @@ class Attempts:
         # A JSON string is also a TOML string.
         replace_atomically(LOCAL_DISK, script, [b"[vars]\nline = ", orjson.dumps(line), b"\n", turns.encode()])
         _write_json(order, {"prompt": f"The {which} of {task.id}", "policy": task.policy})
-        held = await asyncio.to_thread(self._forget_line, task, which)
-        if held is not None:
-            return LineEnd(None, held, is_held=True)
+        reason = await asyncio.to_thread(self._forget_line, task, which)
+        if reason is not None:
+            return LineEnd(None, reason, is_held=True)
         arguments = [
             "run", "-", "--order", order, "--session-id", session_id, "--output", "json", "--no-input", "--no-summary",
             "--gateway", f"mock:{script}", "--toolset", "desktop",
@@ -538,13 +538,13 @@ def _line_end(end: ProcessEnd) -> LineEnd:
 
 
 def _unfinished(end: ProcessEnd) -> Row:
-    said = _last_line(end.last_words)
+    message = _last_line(end.last_words)
     if end.exit_code == HELD:
-        return _failure(ErrorCode.SESSION_HELD, said)
+        return _failure(ErrorCode.SESSION_HELD, message)
     if end.exit_code == 2:
-        return {**_failure(ErrorCode.INVALID_REQUEST, said), "retryable": False}
+        return {**_failure(ErrorCode.INVALID_REQUEST, message), "retryable": False}
     how = f"signal {-end.exit_code}" if end.exit_code < 0 else f"exit code {end.exit_code}"
-    return {**_failure("INTERRUPTED", f"the process ended by {how}: {said}"), "exitCode": end.exit_code}
+    return {**_failure("INTERRUPTED", f"the process ended by {how}: {message}"), "exitCode": end.exit_code}
 
 
 def _failure(reason: str, message: str) -> Row:

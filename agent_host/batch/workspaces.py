@@ -115,8 +115,8 @@ class Workspaces:
             os.rename(unfinished, path)
         except UNUSABLE as error:
             remove_tree(unfinished)
-            said = "its directories nest too deep" if isinstance(error, RecursionError) else str(error)
-            raise WorkspaceUnavailable(one_line(f"{source.place}: {said}", _REASON_CHARS)) from error
+            message = "its directories nest too deep" if isinstance(error, RecursionError) else str(error)
+            raise WorkspaceUnavailable(one_line(f"{source.place}: {message}", _REASON_CHARS)) from error
         except WorkspaceUnavailable:
             remove_tree(unfinished)
             raise
@@ -126,10 +126,10 @@ class Workspaces:
         """Remove the workspace, if it exists. Raises OSError."""
         path = self.path_of(key)
         if os.path.lexists(path):
-            gone = f"{path}.gone"
-            remove_tree(gone)
-            os.rename(path, gone)
-            remove_tree(gone)
+            removed = f"{path}.gone"
+            remove_tree(removed)
+            os.rename(path, removed)
+            remove_tree(removed)
 
     def _check_out(self, source: Source, path: str) -> None:
         store = os.path.join(self._directory, f"git-{hashlib.sha256(source.place.encode()).hexdigest()[:16]}")
@@ -205,8 +205,8 @@ def _git(directory: str, *arguments: str) -> str:
         raise WorkspaceUnavailable(one_line(f"git: {error}", _REASON_CHARS)) from error
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").splitlines()
-        said = next((line for line in lines if line.startswith(("fatal:", "error:"))), f"exit code {done.returncode}")
-        raise WorkspaceUnavailable(one_line(f"git: {said}", _REASON_CHARS))
+        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), f"exit code {done.returncode}")
+        raise WorkspaceUnavailable(one_line(f"git: {reason}", _REASON_CHARS))
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -379,11 +379,11 @@ class Depot:
                     _add(archive, place, name)
         return path
 
-    def unpack_here(self, parcel: Parcel, archive: str) -> None:
+    def unpack(self, parcel: Parcel, archive: str) -> None:
         """Unpack a parcel on a node, and remove an earlier one. Raises SessionLocked if a process of an earlier attempt
         is still running, OSError, TarError."""
-        whole = parcel.session_id.removesuffix("-setup").removesuffix("-check")
-        ids = {whole, f"{whole}-setup", f"{whole}-check"}  # of all sessions that work in the task's workspace
+        base_id = parcel.session_id.removesuffix("-setup").removesuffix("-check")
+        ids = {base_id, f"{base_id}-setup", f"{base_id}-check"}  # of all sessions that work in the task's workspace
         for session_id in ids | {session_of(self.state_dir, one) for one in ids}:
             lock = SessionPaths(self.state_dir, session_id).lock
             make_private_dir(os.path.dirname(lock))
@@ -405,22 +405,22 @@ class Depot:
 
     def take_back(self, parcel: Parcel, archive: str) -> None:
         """Replace the session, on the batch's machine, by the returned parcel. Raises OSError, TarError."""
-        came = self.work(parcel.key, "came")
-        unfinished = _unpack_own(archive, f"{came}.new")
-        there = [name for name in self._came_places(unfinished, parcel) if _is_in(unfinished, name)]
-        _check(unfinished, there)
+        returned = self.work(parcel.key, "came")
+        unfinished = _unpack_own(archive, f"{returned}.new")
+        present = [name for name in self._returned_places(unfinished, parcel) if _is_in(unfinished, name)]
+        _check(unfinished, present)
         with open(os.path.join(unfinished, _NAMES), "w", encoding="ascii") as names:
-            json.dump({"names": there, "parcel": list(parcel)}, names)
+            json.dump({"names": present, "parcel": list(parcel)}, names)
         _sync_disks()
-        os.rename(unfinished, came)
-        LOCAL_DISK.sync_directory(os.path.dirname(came))
-        self._put_in_place(came)
+        os.rename(unfinished, returned)
+        LOCAL_DISK.sync_directory(os.path.dirname(returned))
+        self._put_in_place(returned)
 
     def finish(self, key: str) -> None:
         """Put a completely returned parcel in place if the batch was killed or the disk failed before that. Raises
         OSError."""
-        if os.path.lexists(came := self.work(key, "came")):
-            self._put_in_place(came)
+        if os.path.lexists(returned := self.work(key, "came")):
+            self._put_in_place(returned)
 
     def finish_all(self) -> None:
         """Do as `finish` does, for all tasks, and remove leftovers. A parcel that cannot be put in place now is retried
@@ -437,30 +437,30 @@ class Depot:
         """Return the path of a task's file in the `work` directory."""
         return os.path.join(self.directory, "work", f"{key}.{name}")
 
-    def _put_in_place(self, came: str) -> None:
+    def _put_in_place(self, returned: str) -> None:
         """Move the parcel's contents to their places. Repeatable after a crash: a name that is in `names` but not in
-        `came` was moved completely, to its place or next to it."""
-        with open(os.path.join(came, _NAMES), encoding="ascii") as file:
-            told = json.load(file)
-        for name, place in self._came_places(came, Parcel(*told["parcel"])).items():
+        `returned` was moved completely, to its place or next to it."""
+        with open(os.path.join(returned, _NAMES), encoding="ascii") as file:
+            manifest = json.load(file)
+        for name, place in self._returned_places(returned, Parcel(*manifest["parcel"])).items():
             new, old = f"{place}.came", f"{place}.gone"
             make_private_dir(os.path.dirname(place))
-            if _is_in(came, name):
+            if _is_in(returned, name):
                 _remove(new)
-                _bring(os.path.join(came, name), new)
-            if os.path.lexists(place) and (os.path.lexists(new) or name not in told["names"]):
+                _move(os.path.join(returned, name), new)
+            if os.path.lexists(place) and (os.path.lexists(new) or name not in manifest["names"]):
                 _remove(old)
                 os.rename(place, old)
             if os.path.lexists(new):
                 os.rename(new, place)
             _remove(old)
-        os.rename(came, f"{came}.gone")
-        remove_tree(f"{came}.gone")
+        os.rename(returned, f"{returned}.gone")
+        remove_tree(f"{returned}.gone")
 
-    def _came_places(self, came: str, parcel: Parcel) -> dict[str, str]:
+    def _returned_places(self, returned: str, parcel: Parcel) -> dict[str, str]:
         """Return the places here of a returned parcel's contents. The node may have recorded which session the id
         names."""
-        new = session_of(os.path.join(came, _STATE), parcel.session_id)
+        new = session_of(os.path.join(returned, _STATE), parcel.session_id)
         return self._places(parcel, session_of(self.state_dir, parcel.session_id) if new == parcel.session_id else new)
 
     def _sent_places(self, parcel: Parcel) -> dict[str, str]:
@@ -548,10 +548,10 @@ def _add(archive: tarfile.TarFile, place: str, name: str) -> None:
                     raise
 
 
-def _check(came: str, names: Iterable[str]) -> None:
+def _check(returned: str, names: Iterable[str]) -> None:
     """Raise TarError if a session's file, or its workspace's directory itself, is a link or a special file."""
     for name in names:
-        top = os.path.join(came, name)
+        top = os.path.join(returned, name)
         parts = [top]
         if name.startswith(_STATE + os.sep):
             parts += (os.path.join(at, one) for at, folders, files in os.walk(top) for one in (*folders, *files))
@@ -561,7 +561,7 @@ def _check(came: str, names: Iterable[str]) -> None:
                 raise tarfile.TarError(f"{name}: the result is neither a file nor a directory")
 
 
-def _bring(source: str, place: str) -> None:
+def _move(source: str, place: str) -> None:
     """Move the source to an unused path, or copy it if that is on another disk."""
     try:
         _rename(source, place)
@@ -600,5 +600,5 @@ def _remove(path: str) -> None:
         remove_tree(path)
 
 
-def _is_in(came: str, name: str) -> bool:
-    return os.path.lexists(os.path.join(came, name))
+def _is_in(returned: str, name: str) -> bool:
+    return os.path.lexists(os.path.join(returned, name))

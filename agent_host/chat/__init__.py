@@ -168,7 +168,7 @@ class FrameWriter:
         self._is_closed = False
         self.has_failed = False
         """True if the terminal is gone."""
-        self.took_s = 0.0
+        self.last_frame_s = 0.0
         """Duration of the last frame."""
         self._thread = threading.Thread(target=self._run, name="terminal", daemon=True)
         self._thread.start()
@@ -206,7 +206,7 @@ class FrameWriter:
                 data = self._frame
             if data is None:
                 return
-            began = time.monotonic()
+            started = time.monotonic()
             view = memoryview(data)
             while view and not self.has_failed and not self._is_closed:
                 try:
@@ -216,7 +216,7 @@ class FrameWriter:
                 except OSError:
                     self.has_failed = True
             with self._changed:
-                self.took_s = time.monotonic() - began
+                self.last_frame_s = time.monotonic() - started
                 added = (self._frame or b"")[len(data) :]
                 self._frame = added or None
                 self._changed.notify_all()
@@ -276,8 +276,8 @@ class PlainConsole(Face):
     async def run(self) -> None:
         """See Face."""
 
-        def hand_over(text: str | None, begun_at: float) -> None:
-            self._loop.call_soon_threadsafe(self._take, text, begun_at)
+        def hand_over(text: str | None, started_at: float) -> None:
+            self._loop.call_soon_threadsafe(self._take, text, started_at)
 
         threading.Thread(target=read_lines, args=(0, hand_over), name="lines", daemon=True).start()
         await self._over.wait()
@@ -318,14 +318,14 @@ class PlainConsole(Face):
             if self._line is answer:
                 self._line = None
 
-    def _take(self, text: str | None, begun_at: float) -> None:
+    def _take(self, text: str | None, started_at: float) -> None:
         is_asked = self._line is not None and not self._line.done()
         if text is None:
             if self._line is not None and is_asked:
                 self._line.set_result(None)
             self.leave()
         elif self._line is not None and is_asked:
-            if begun_at >= self._shown_at:  # input typed before the question does not answer it
+            if started_at >= self._shown_at:  # input typed before the question does not answer it
                 self._line.set_result(text)
         elif text.strip():
             self.chat.submit(text)

@@ -40,11 +40,11 @@ class CommandOutput:
         """Add the next piece of a stream."""
         if _GAP.search(text) is not None:
             self.is_whole = False
-        *whole, still_open = (self._open.get(stream, "") + text).split("\n")
+        *complete, still_open = (self._open.get(stream, "") + text).split("\n")
         if len(still_open) > _OPEN_CHARS:
-            whole, still_open = [*whole, still_open], ""
+            complete, still_open = [*complete, still_open], ""
         self._open[stream] = still_open
-        for line in whole:
+        for line in complete:
             self._keep(line)
 
     def end(self) -> None:
@@ -103,13 +103,13 @@ class Activity:
         self.model = ""
         self._step = 0
         self._model_since: float | None = None
-        self._began: float | None = None
+        self._started_at: float | None = None
         self._tokens = self._expected = 0
         self._cost: dict[str, float] = {}
 
     def begin(self) -> None:
         """Start a task."""
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self._step = self._tokens = self._expected = 0
         self._cost.clear()
         self.stop()
@@ -123,7 +123,7 @@ class Activity:
     @property
     def seconds(self) -> float:
         """Seconds since the start of the task."""
-        return 0.0 if self._began is None else time.monotonic() - self._began
+        return 0.0 if self._started_at is None else time.monotonic() - self._started_at
 
     def take(self, kind: str, payload: Mapping[str, Any]) -> None:
         """Update from an event."""
@@ -137,7 +137,7 @@ class Activity:
                 self.sandbox = one_line(str(payload.get("sandbox", self._launch_sandbox)), 40)
             case "step_started":
                 self._step, self._model_since = payload["stepCount"], None
-                self._began = time.monotonic() if self._began is None else self._began
+                self._started_at = time.monotonic() if self._started_at is None else self._started_at
             case "llm_request_started":
                 self.model = one_line(str(payload.get("model", "")), 80)
                 self._expected = payload.get("estimatedInputTokens", 0)
@@ -160,8 +160,8 @@ class Activity:
         running = [call for call in self.calls.values() if not call.is_asked]
         parts = [f"step {self._step}"] if self._step else []
         if running:
-            more = [f"and {len(running) - 1} more"] if len(running) > 1 else []
-            ends = " · ".join(["", *more, duration(now - running[0].since), *self.totals()])
+            others = [f"and {len(running) - 1} more"] if len(running) > 1 else []
+            ends = " · ".join(["", *others, duration(now - running[0].since), *self.totals()])
             begins = " · ".join([*parts, one_line(running[0].name, 60)])
             room = columns - len(begins) - len(ends) - 1
             subject = cut(running[0].subject, room) if room > _LEAST_SUBJECT else ""
@@ -171,7 +171,7 @@ class Activity:
         elif self._model_since is not None:
             what = "thinking" if self.thinking_since is not None else f"waiting for {self.model or 'the model'}"
             parts += [what, duration(now - self._model_since)]
-        elif self._began is not None:
+        elif self._started_at is not None:
             parts += ["working", duration(self.seconds)]
         return " · ".join([*parts, *self.totals()])
 
@@ -228,7 +228,7 @@ class AnswerText:
         self._blocks = MarkdownBlocks()
         self._text = ""
         self._before = ""  # text that a withdrawn attempt has printed
-        self._held = ""  # new text that is equal to it so far
+        self._buffered = ""  # new text that is equal to it so far
 
     @property
     def growing(self) -> str:
@@ -238,8 +238,8 @@ class AnswerText:
     def add(self, text: str) -> Iterator[str | None]:
         """Yield the blocks that `text` makes final."""
         if self._before:
-            self._held += text
-            if self._before.startswith(self._held) and self._held != self._before:
+            self._buffered += text
+            if self._before.startswith(self._buffered) and self._buffered != self._before:
                 return
             yield from self._compare()
             return
@@ -247,26 +247,26 @@ class AnswerText:
 
     def end(self, *, is_whole: bool = True) -> Iterator[str | None]:
         """Yield the rest of the answer, which is complete or was interrupted."""
-        if self._before and (is_whole or not self._before.startswith(self._held)):
+        if self._before and (is_whole or not self._before.startswith(self._buffered)):
             yield from self._compare()
         rest = self._blocks.end()
         if rest.strip():
             yield rest
-        self._text = self._before = self._held = ""
+        self._text = self._before = self._buffered = ""
 
     def take_back(self) -> None:
         """Expect the answer to start again."""
         self._before = self._before or self._text.removesuffix(self._blocks.end())
-        self._text = self._held = ""
+        self._text = self._buffered = ""
 
     def _compare(self) -> Iterator[str | None]:
-        before, held = self._before, self._held
-        self._before = self._held = ""
-        if held.startswith(before):
-            self._text, held = before, held[len(before) :]
+        before, buffered = self._before, self._buffered
+        self._before = self._buffered = ""
+        if buffered.startswith(before):
+            self._text, buffered = before, buffered[len(before) :]
         else:
             yield BEGINS_AGAIN
-        yield from self._cut(held)
+        yield from self._cut(buffered)
 
     def _cut(self, text: str) -> Iterator[str]:
         self._text += text

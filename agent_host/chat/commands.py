@@ -106,8 +106,8 @@ async def help_(chat: Conversation, _: str) -> None:
 async def model(chat: Conversation, name: str) -> None:
     """Show the model, or switch to another one that the policy allows; `launch` switches back."""
     session = await chat.open_session()
-    held = await session.request("SetMode", {"model": name} if name else {})
-    chat.note(f"model {held['model']}")
+    mode = await session.request("SetMode", {"model": name} if name else {})
+    chat.note(f"model {mode['model']}")
     if not name:
         models = await asyncio.to_thread(chat.records.allowed_models)
         chat.note(f"the policy allows {', '.join(models)}" if models else "/model NAME asks another one")
@@ -119,10 +119,10 @@ async def policy(chat: Conversation, name: str) -> None:
     session = await chat.open_session()
     if name:
         chat.is_planning = False
-    held = await session.request("SetMode", {"policy": name} if name else {})
-    shown = held.get("policy", "that of the Session Service")
-    beside = "" if name in ("", _LAUNCH) else " (beside that of the launch)"
-    chat.note(f"policy {shown}, sandbox {held['sandbox']}{beside}")
+    mode = await session.request("SetMode", {"policy": name} if name else {})
+    shown = mode.get("policy", "that of the Session Service")
+    suffix = "" if name in ("", _LAUNCH) else " (beside that of the launch)"
+    chat.note(f"policy {shown}, sandbox {mode['sandbox']}{suffix}")
 
 
 @_command()
@@ -223,7 +223,7 @@ async def resume(chat: Conversation, session_id: str) -> None:
         else:
             await chat.resume(found)
     elif chat.paused_task is not None:
-        await chat.go_on()
+        await chat.continue_task()
     elif chat.session is not None and not chat.session.is_alive:
         await chat.revive()
     else:
@@ -331,7 +331,7 @@ class Questions:
     def add(self, payload: Mapping[str, Any]) -> None:
         """Ask a question after the earlier ones are answered."""
         self._waiting[payload["approvalId"]] = payload
-        self._go_on()
+        self._ask_next()
 
     def resolve(self, payload: Mapping[str, Any]) -> None:
         """Close a question that was answered, here or by another client."""
@@ -347,7 +347,7 @@ class Questions:
             self._chat.note(one_line(f"denied: {payload.get('reason', '')}{elsewhere}", 2000))
         if self._asked == approval_id:
             self._stop()
-        self._go_on()
+        self._ask_next()
 
     def withdraw(self) -> None:
         """Withdraw all questions, because their task is over or their process has ended."""
@@ -368,7 +368,7 @@ class Questions:
             asking.cancel()
             self._chat.face.call_attention("")
 
-    def _go_on(self) -> None:
+    def _ask_next(self) -> None:
         if self._asking is None and self._waiting and not self._chat.is_leaving:
             self._asked = next(iter(self._waiting))
             self._asking = asyncio.ensure_future(self._ask(self._waiting[self._asked]))

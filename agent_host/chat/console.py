@@ -64,7 +64,7 @@ _SLOW_FRAME_CHARS: Final = 2 * 1024
 _ROOM_AGAIN_CHARS: Final = 128 * 1024
 _INPUT_ROWS: Final = 10
 _PICKED_ROWS: Final = 10
-_WHOLE_ROWS: Final = 4
+_FULL_LINE_ROWS: Final = 4
 _TICK_S: Final = 1.0
 _STYLE: Final = {
     "prompt": "bold",
@@ -280,7 +280,7 @@ class Console(Face):
         if not self._pending:
             return
         text = "".join(self._pending)
-        end, most = len(text), _FRAME_CHARS if self._writer.took_s < _SLOW_S else _SLOW_FRAME_CHARS
+        end, most = len(text), _FRAME_CHARS if self._writer.last_frame_s < _SLOW_S else _SLOW_FRAME_CHARS
         if end > most:
             end = text.rfind("\n", 0, most) + 1 or most
         self._pending = [text[end:]] if end < len(text) else []
@@ -402,8 +402,9 @@ class Console(Face):
         for place, choice in enumerate(found[first : first + _PICKED_ROWS], first):
             line = cut(choice.line, self.columns - 2)
             parts.append(("class:chosen" if place == typed.at else "", f"{line}\n"))
-        whole = found[typed.at].line
-        rest = "" if cells(whole) <= self.columns - 2 else "\n".join(wrap(whole, self.columns - 2)[:_WHOLE_ROWS]) + "\n"
+        chosen = found[typed.at].line
+        is_shown = cells(chosen) <= self.columns - 2
+        rest = "" if is_shown else "\n".join(wrap(chosen, self.columns - 2)[:_FULL_LINE_ROWS]) + "\n"
         keys = cut(f"{typed.at + 1} of {len(found)} · Enter chooses · Esc leaves", self.columns)
         return [*parts, ("class:hint", rest + keys)]
 

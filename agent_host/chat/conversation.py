@@ -24,7 +24,7 @@ Starts and ends:
 - If this program dies, the process of the session finishes its step at the end of its input and leaves the session
   resumable, as for any client. `chat --continue` continues the newest such session of the workspace.
 
-Questions are asked one after the other, by `_ask_waiting`, which awaits keys and lines of the face as if the person
+Questions are asked one after the other, by `Questions._ask`, which awaits keys and lines of the face as if the person
 were a function. A question that another client answers, or that ends with its task, cancels that wait.
 
 Traps:
@@ -115,7 +115,7 @@ class Conversation:
         self._supervisor = supervisor
         self._spec = spec
         self._opening = asyncio.Lock()
-        self._beside: set[asyncio.Task[None]] = set()
+        self._spawned: set[asyncio.Task[None]] = set()
         self._closing: SupervisedSession | None = None
         self._open_task: str | None = None  # from a process that died
         self._stopped: tuple[str, float] = ("", 0.0)
@@ -147,9 +147,9 @@ class Conversation:
         if _COMMAND.fullmatch(text.strip()):
             self.spawn(run_command(self, text.strip()))
         elif text.strip():
-            self.spawn(self.say(text))
+            self.spawn(self.send_prompt(text))
 
-    async def say(self, text: str) -> None:
+    async def send_prompt(self, text: str) -> None:
         """Give the session a prompt."""
         await self.settled()
         task_id = MACHINE.new_id("task")
@@ -193,13 +193,13 @@ class Conversation:
     async def steer(self, text: str) -> None:
         """Send a message to the running task; without a task it is a prompt."""
         if self.task_id is None or self.session is None:
-            await self.say(text)
+            await self.send_prompt(text)
             return
         try:
             await self.session.request("SteerTask", {"taskId": self.task_id, "text": text})
         except _FAILURES as error:
             if isinstance(error, RpcFailure) and error.name == "NO_ACTIVE_TASK":
-                await self.say(text)
+                await self.send_prompt(text)
             else:
                 self.warn(f"the task did not get it: {error}")
         else:
@@ -272,15 +272,15 @@ class Conversation:
         async with self._opening:
             pass
 
-    async def resume(self, session_id: str, *, goes_on: bool = True) -> None:
+    async def resume(self, session_id: str, *, continues: bool = True) -> None:
         """Show a session's transcript and continue it; if that fails, keep the current session."""
         before = self.session
         await self.close_session()
         async with self._opening:
-            if not await self._take(session_id, replay=True, goes_on=goes_on) and before is not None:
-                await self._take(before.session_id, replay=False, goes_on=False)
+            if not await self._take(session_id, replay=True, continues=continues) and before is not None:
+                await self._take(before.session_id, replay=False, continues=False)
 
-    async def _take(self, session_id: str, *, replay: bool, goes_on: bool) -> bool:
+    async def _take(self, session_id: str, *, replay: bool, continues: bool) -> bool:
         try:
             self.session, result = await self._supervisor.resume(session_id, self._spec, self, replay=replay)
         except _FAILURES as error:
@@ -291,16 +291,16 @@ class Conversation:
             found = await self.session.request("GetSessionState")
             self.mode = {name: str(value) for name, value in (found.get("mode") or {}).items()}
             self.is_planning = self.mode.get("policy") == "read-only"
-        await self._go_on(result, goes_on=goes_on)
+        await self._continue_open_task(result, continues=continues)
         return True
 
-    async def _go_on(self, result: Mapping[str, Any], *, goes_on: bool = True) -> None:
+    async def _continue_open_task(self, result: Mapping[str, Any], *, continues: bool = True) -> None:
         """Continue the open task, or leave it paused."""
         open_task = result.get("incompleteTask")
         if self.session is None or (open_task is None and not result.get("queuedTasks")):
             return
         if open_task is not None:
-            if not goes_on:
+            if not continues:
                 self.paused_task = open_task["taskId"]
                 return
             self.task_id = str(open_task["taskId"])
@@ -308,7 +308,7 @@ class Conversation:
             self.activity.begin()
         await self.session.request("ResumeSession")
 
-    async def go_on(self) -> None:
+    async def continue_task(self) -> None:
         """Continue the paused task."""
         if self.paused_task is None or self.session is None:
             return
@@ -348,7 +348,7 @@ class Conversation:
     async def aclose(self) -> None:
         """End the conversation."""
         self.is_leaving = True
-        for task in [*self._beside]:
+        for task in [*self._spawned]:
             task.cancel()
         await self.close_session()
         await self._supervisor.aclose()
@@ -356,11 +356,11 @@ class Conversation:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task; its failure is reported."""
         task = asyncio.ensure_future(work)
-        self._beside.add(task)
-        task.add_done_callback(self._beside_done)
+        self._spawned.add(task)
+        task.add_done_callback(self._on_spawned_done)
 
-    def _beside_done(self, task: asyncio.Task[None]) -> None:
-        self._beside.discard(task)
+    def _on_spawned_done(self, task: asyncio.Task[None]) -> None:
+        self._spawned.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, _FAILURES):
             self.warn(str(error))
@@ -371,10 +371,10 @@ class Conversation:
     def report(self, context: Mapping[str, Any]) -> None:
         """Report once a failure in a key's or a task's handler; see `loop.set_exception_handler`."""
         error = context.get("exception")
-        said = context.get("message", "") if error is None else f"{type(error).__name__}: {error}"
-        if said not in self._reported:
-            self._reported.add(said)
-            self.warn(f"internal error: {said}")
+        message = context.get("message", "") if error is None else f"{type(error).__name__}: {error}"
+        if message not in self._reported:
+            self._reported.add(message)
+            self.warn(f"internal error: {message}")
 
     # Messages of the host
 
@@ -407,8 +407,8 @@ class Conversation:
         if kind in _OVER:
             self._task_over(event)
         elif kind in _NEWS and (message := payload.get("message", _NEWS[kind])):
-            said = f"{_NEWS[kind]}: {message}" if _NEWS[kind] and message != _NEWS[kind] else message
-            self.note(one_line(said, 2000))
+            text = f"{_NEWS[kind]}: {message}" if _NEWS[kind] and message != _NEWS[kind] else message
+            self.note(one_line(text, 2000))
         else:
             self._follow(kind, event)
         self.face.refresh()
@@ -435,7 +435,7 @@ class Conversation:
 
     async def on_gone(self, exit_code: int, last_words: str) -> None:
         """See Listener."""
-        gone = SessionGone(exit_code, last_words)
+        error = SessionGone(exit_code, last_words)
         self.questions.withdraw()
         self.answer.take_back()
         self._open_task, self.task_id = self.task_id, None
@@ -445,9 +445,9 @@ class Conversation:
         now = time.monotonic()
         self._deaths = [*(at for at in self._deaths if now - at < _DEATHS_WITHIN_S), now]
         if len(self._deaths) >= _DEATHS:
-            self.warn(f"{gone}, {_DEATHS} times in a minute; the next prompt, or /resume, resumes the session")
+            self.warn(f"{error}, {_DEATHS} times in a minute; the next prompt, or /resume, resumes the session")
             return
-        self.warn(f"{gone}; resuming the session{', the task continues' if self._open_task else ''}")
+        self.warn(f"{error}; resuming the session{', the task continues' if self._open_task else ''}")
         self.spawn(self.revive())
 
     async def on_resumed(self, result: dict[str, Any]) -> None:
@@ -472,7 +472,7 @@ class Conversation:
                 end = await self._catch_up(session.session_id, task_id)
                 if (result.get("incompleteTask") or {}).get("taskId") != task_id:
                     self.note(end_in_words(str(end.get("mark", "task_completed")), end))
-            await self._go_on(result)
+            await self._continue_open_task(result)
 
     # Events
 

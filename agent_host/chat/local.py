@@ -71,7 +71,7 @@ class LocalRecords:
                 return row.session_id
         return None
 
-    def others_here(self, own: str | None) -> list[str]:
+    def other_processes(self, own: str | None) -> list[str]:
         """A line for each session that another process uses in this workspace."""
         return [
             f"another process ({row.pid}) works in this workspace too: {one_line(row.title or row.session_id, 200)}"
@@ -114,8 +114,8 @@ class LocalRecords:
         if text or not references:
             return (text or output).removesuffix("\n").split("\n")
         records = SessionPaths(self.state_dir, session_id).records
-        whole = [f"all of it: {os.path.join(records, one)}" for one in references if _REFERENCE.fullmatch(one)]
-        return [*output.removesuffix("\n").split("\n"), *whole]
+        notes = [f"all of it: {os.path.join(records, one)}" for one in references if _REFERENCE.fullmatch(one)]
+        return [*output.removesuffix("\n").split("\n"), *notes]
 
     def _artifact(self, session_id: str, reference: str) -> str:
         if _REFERENCE.fullmatch(reference) is None:

@@ -129,9 +129,11 @@ class Paper:
     def diff(self, diff: str, *, most: int | None = None) -> str:
         """A unified diff, side by side if there is room."""
         rows = list(self.diff_rows(diff, self.columns - len(INDENT)))
-        more = 0 if most is None else len(rows) - most
-        shown = self._indented(rows if more <= 0 else rows[:most])
-        return shown if more <= 0 else shown + self._hanging(INDENT, f"… {count_noun(more, 'line')} more (/diff)", DIM)
+        hidden = 0 if most is None else len(rows) - most
+        shown = self._indented(rows if hidden <= 0 else rows[:most])
+        if hidden <= 0:
+            return shown
+        return shown + self._hanging(INDENT, f"… {count_noun(hidden, 'line')} more (/diff)", DIM)
 
     def question(self, payload: Mapping[str, Any]) -> str:
         """A question in full; nothing is cut here."""
@@ -251,8 +253,8 @@ def result_line(payload: Mapping[str, Any]) -> str:
     if payload.get("commandId"):
         parts.append("runs in the background")
     if "startedAt" in payload and "endedAt" in payload:  # earlier waits do not count
-        began, ended = (datetime.fromisoformat(payload[name]) for name in ("startedAt", "endedAt"))
-        seconds = (ended - began).total_seconds()
+        started, ended = (datetime.fromisoformat(payload[name]) for name in ("startedAt", "endedAt"))
+        seconds = (ended - started).total_seconds()
         parts += [duration(seconds)] if seconds >= 1 else []
     parts += [f"the sandbox denied it {one_line(one)}" for one in payload.get("denials", ())[:3]]
     return ", ".join(parts)
@@ -266,8 +268,8 @@ def compaction_in_words(payload: Mapping[str, Any]) -> str:
     before, after = payload.get("estimatedBefore"), payload.get("estimatedAfter")
     if before is not None and after is not None:
         parts.append(f"about {before:,} tokens became {after:,}")
-    said = f"requests show less of the conversation ({'; '.join(parts)}); the record keeps all of it"
-    return f"{said}\n{payload['summary']}" if payload.get("summary") else said
+    text = f"requests show less of the conversation ({'; '.join(parts)}); the record keeps all of it"
+    return f"{text}\n{payload['summary']}" if payload.get("summary") else text
 
 
 def end_in_words(kind: str, payload: Mapping[str, Any]) -> str:

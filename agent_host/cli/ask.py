@@ -94,7 +94,7 @@ class Terminal:
                 put(sys.stderr, "\n")
                 return ApprovalAnswer(False, f"approval timed out after {wait_s:g} s", timed_out=True)
             except asyncio.CancelledError as error:  # its message says who was faster, where somebody was
-                put(sys.stderr, "".join(f"\n{escape(str(said), keep='')}" for said in error.args) + "\n")
+                put(sys.stderr, "".join(f"\n{escape(str(reason), keep='')}" for reason in error.args) + "\n")
                 raise
 
     def _print(self, payload: Mapping[str, Any]) -> None:
@@ -155,8 +155,8 @@ class Terminal:
         if self._reader is None:
             loop, lines = asyncio.get_running_loop(), self._lines
 
-            def hand_over(text: str | None, begun_at: float) -> None:
-                loop.call_soon_threadsafe(lines.put_nowait, (text, begun_at))
+            def hand_over(text: str | None, typed_at: float) -> None:
+                loop.call_soon_threadsafe(lines.put_nowait, (text, typed_at))
 
             args = (sys.stdin.fileno(), hand_over)
             self._reader = threading.Thread(target=terminal.read_lines, args=args, daemon=True)

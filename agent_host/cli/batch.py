@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _OF_ALL: Final = ("host.policy", "sandbox.level", "sandbox.allowed_domains")
 _OF_MODEL: Final = ("llm.gateway", "llm.provider", "llm.dialect", "llm.model", "host.toolset")
 _MEMORY_OF_ONE: Final = 512 * 1024**2
-_TELLS_S: Final = 0.5
+_PROGRESS_INTERVAL_S: Final = 0.5
 
 
 def batch(namespace: argparse.Namespace) -> int:
@@ -64,8 +64,8 @@ def batch(namespace: argparse.Namespace) -> int:
     hide_secrets()
     hide_key(settings)
     policy = settings.host.policy
-    away = " objects" if _uses_parcels(namespace, settings) else ""
-    ledger = Ledger(out, tasks, f"{policy} {content_hash(policy)}".strip() + away)
+    suffix = " objects" if _uses_parcels(namespace, settings) else ""
+    ledger = Ledger(out, tasks, f"{policy} {content_hash(policy)}".strip() + suffix)
     try:
         return asyncio.run(_run(namespace, line, settings, tasks, ledger, jobs))
     finally:
@@ -80,7 +80,7 @@ async def _run(
     ledger: Ledger,
     jobs: int,
 ) -> int:
-    began = MACHINE.monotonic()
+    started = MACHINE.monotonic()
     launch = _launch(namespace, line, settings)
     depot, parcels = Depot(ledger.path, launch.state_dir), _uses_parcels(namespace, settings)
     if parcels:
@@ -110,14 +110,14 @@ async def _run(
         spent=None if max_cost is None else _costs_on_record(ledger, depot),
     )  # fmt: skip
     end_on_signals(stop_early)
-    telling = asyncio.ensure_future(_tell(progress, scheduler))
+    reporting = asyncio.ensure_future(_report_progress(progress, scheduler))
     try:
         stop = await scheduler.run()
     finally:
-        telling.cancel()
+        reporting.cancel()
         progress.end()
         await engine.aclose()
-    return _report(namespace, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - began) * 1000))
+    return _report(namespace, ledger, launch.state_dir, stop, int((MACHINE.monotonic() - started) * 1000))
 
 
 def _costs_on_record(ledger: Ledger, depot: Depot) -> dict[str, float]:
@@ -162,10 +162,10 @@ def _with_copies(
     return launch._replace(files=tuple(copies.values())), tasks
 
 
-async def _tell(progress: Progress, scheduler: Scheduler) -> None:
+async def _report_progress(progress: Progress, scheduler: Scheduler) -> None:
     while True:
-        progress.tell(scheduler.waiting, scheduler.running)
-        await asyncio.sleep(_TELLS_S)
+        progress.print_if_due(scheduler.waiting, scheduler.running)
+        await asyncio.sleep(_PROGRESS_INTERVAL_S)
 
 
 def _report(namespace: argparse.Namespace, ledger: Ledger, state_dir: str, stop: Stop, duration_ms: int) -> int:

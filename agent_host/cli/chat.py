@@ -62,14 +62,14 @@ def chat(namespace: argparse.Namespace) -> int:
     workspace = os.path.realpath(existing_workspace(namespace.workspace or ".", "--workspace"))
     namespace.plain = namespace.plain or os.environ.get("TERM", "dumb") == "dumb"
     state_dir = line.source.state_dir
-    left = asyncio.run(_talk(namespace, settings, workspace, state_dir))
+    left = asyncio.run(_run_chat(namespace, settings, workspace, state_dir))
     if left is not None:
         place = "" if is_default_state_dir(state_dir) else f" --state-dir {state_dir}"
         notice(f"to continue: agent-host chat --session {left}{place}")
     return exit_codes.COMPLETED
 
 
-async def _talk(namespace: argparse.Namespace, settings: Settings, workspace: str, state_dir: str) -> str | None:
+async def _run_chat(namespace: argparse.Namespace, settings: Settings, workspace: str, state_dir: str) -> str | None:
     """Talk until the person leaves; return the id of the session to continue, or None."""
     gc.freeze()
     gc.enable()
@@ -127,7 +127,7 @@ async def _begin(namespace: argparse.Namespace, conversation: Conversation, prep
         conversation.warn(str(error))
     await preparing
     own = None if conversation.session is None else conversation.session.session_id
-    for line in await asyncio.to_thread(conversation.records.others_here, own):
+    for line in await asyncio.to_thread(conversation.records.other_processes, own):
         conversation.warn(line)
 
 
@@ -140,7 +140,7 @@ async def _open(namespace: argparse.Namespace, conversation: Conversation) -> No
     elif session_id is not None:
         session_id = await asyncio.to_thread(conversation.records.session_id_of, session_id)
     if session_id is not None:
-        await conversation.resume(session_id, goes_on=prompt is None)
+        await conversation.resume(session_id, continues=prompt is None)
     if prompt is not None and prompt.strip():
         conversation.submit(prompt)
 

@@ -101,8 +101,8 @@ class Display:
         if self._text is not None:
             if self._answer_only and "answer" in result.details:
                 self._text.flush()
-                said = json_text.dumps(result.details["answer"], option=orjson.OPT_APPEND_NEWLINE)
-                self._refused = put(sys.stdout, said)
+                data = json_text.dumps(result.details["answer"], option=orjson.OPT_APPEND_NEWLINE)
+                self._refused = put(sys.stdout, data)
             else:
                 self._text.answer(result.text)
             _show_totals(result, patch)
@@ -116,14 +116,14 @@ class Display:
                 self._result = line
         if not result.completed:
             message = result.message or ""
-            is_said = result.reason == CANCELLED
-            notice(message if is_said else f"{_ENDS[result.status]}: {result.reason}: {message}")
-        _tell_denied(result.details["deniedApprovals"], resume_command)
+            is_cancelled = result.reason == CANCELLED
+            notice(message if is_cancelled else f"{_ENDS[result.status]}: {result.reason}: {message}")
+        _print_denied(result.details["deniedApprovals"], resume_command)
         if result.unfinished and resume_command is not None:
             notice(f"resume with: {resume_command}")
 
 
-def _tell_denied(denied: list[dict[str, Any]], resume_command: str | None) -> None:
+def _print_denied(denied: list[dict[str, Any]], resume_command: str | None) -> None:
     for tool, approve in sorted({(entry["toolName"], entry["replay"]["approve"]) for entry in denied}):
         notice(f"{tool} needed an approval; to give it in advance: --approve {approve}")
     replay_ids = dict.fromkeys(entry["replay"]["id"] for entry in denied if "id" in entry["replay"])
@@ -251,8 +251,9 @@ class TextOutput(ProgressLines):
             outcome = f"exit code {payload['exitCode']}"
         call = self._running.calls.get(payload["toolCallId"])
         label = escape(payload["toolName"], keep="") if call is None else call.label
-        took_ms = max(payload["latencyMs"] - (0 if call is None else call.answered_ms), 0)  # no time limit for a person
-        lines = [self._stamp(f"  tool    {label} — {outcome}, {took_ms} ms")]
+        waited_ms = 0 if call is None else call.answered_ms  # no time limit for a person
+        duration_ms = max(payload["latencyMs"] - waited_ms, 0)
+        lines = [self._stamp(f"  tool    {label} — {outcome}, {duration_ms} ms")]
         if "message" in payload:
             lines.append(f"{_UNDER}{escape(payload['message'], keep='')}\n")
         failed = payload["status"] == "failed" or payload.get("exitCode")

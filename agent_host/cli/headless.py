@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from agent_host.cli import exit_codes, notice
 from agent_host.cli.ask import Terminal, agrees, can_ask
 from agent_host.cli.display import Display
-from agent_host.cli.outputs import OutputFiles, take_away
+from agent_host.cli.outputs import OutputFiles, write_outputs
 from agent_host.cli.shared import CommandLine, RunOrder, SessionQuestions, TimeLimit, on_signals
 from agent_host.errors import (
     CheckpointWriteFailed,
@@ -85,7 +85,7 @@ def _start_or_resume(line: CommandLine, key: str, prompt: str) -> int:
             if found is None:
                 return _start(line, prompt)
             if isinstance(found, Unfinished):
-                return _go_on(line, found.session_id)
+                return _continue_session(line, found.session_id)
         except (UsageError, SessionNotFound):
             if type(session_under(state_dir, key)) is type(found):
                 raise
@@ -101,7 +101,7 @@ def _repeat(line: CommandLine, result: Result) -> int:
     code = exit_codes.code_of_result(result)
     if line.outputs:
         items, make_patch = _history(line.source.state_dir, result)
-        result, is_whole = take_away(line.outputs, result, items, make_patch, code=code, resume=command)
+        result, is_whole = write_outputs(line.outputs, result, items, make_patch, code=code, resume=command)
         code = code if is_whole else code or exit_codes.FAILED
     display.end(result, command)  # there are no events, so it is the only line of the form `jsonl`
     display.close()
@@ -141,10 +141,10 @@ def resume(namespace: argparse.Namespace) -> int:
             session_id = session_id_of(state_dir, namespace.session_id)
             if namespace.prompt is not None:
                 prompt = _prompt(namespace.prompt, with_input=namespace.stdin)
-        return _go_on(line, session_id, prompt)
+        return _continue_session(line, session_id, prompt)
 
 
-def _go_on(line: CommandLine, session_id: str, prompt: str | None = None) -> int:
+def _continue_session(line: CommandLine, session_id: str, prompt: str | None = None) -> int:
     try:
         resolved = line.source.resolve_resume(session_id, ended_too=prompt is not None)
         weaker = weaker_sandbox(resolved) if can_ask(no_input=line.no_input) else None
@@ -304,7 +304,7 @@ class _HeadlessRun:
         command, code = self._resume_command(result), _code_of(result, self.stopped_by)
         if outputs:
             items = session.transcript(result.task_id)
-            result, is_whole = take_away(outputs, result, items, session.whole_patch, code=code, resume=command)
+            result, is_whole = write_outputs(outputs, result, items, session.whole_patch, code=code, resume=command)
             display.lost_file = not is_whole
         self._shown = result
         display.end(result, command, session.patch(result.task_id) if display.is_text else "")

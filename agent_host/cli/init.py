@@ -54,13 +54,13 @@ def init(namespace: argparse.Namespace) -> int:
     notice(f"asking {name} at {plan.shown_url} for one call of a tool")
     proven = first_provider.prove(plan, state_dir_of(namespace))
     if not proven.works:
-        notice(f"error: {name}: {proven.said}; nothing was written")
+        notice(f"error: {name}: {proven.message}; nothing was written")
         return exit_codes.FAILED
     entry = first_provider.entry_to_write(plan, proven)
     if typed is not None and typed.place != "variable":
         key = typed.key if typed.place == "file" else None
         entry = first_provider.entry_with_key(name, entry, proven.settings.llm.dialect, key)
-    notice(f"{name}: {proven.settings.llm.model} at {plan.shown_url}: {proven.said}")
+    notice(f"{name}: {proven.settings.llm.model} at {plan.shown_url}: {proven.message}")
     change = first_provider.change_of(name, entry)
     if not _is_confirmed(change, yes=namespace.yes, asks=asks):
         return exit_codes.FAILED

@@ -213,12 +213,12 @@ _cost = _number(lambda number: number > 0, "give an amount above 0")  # 0 would 
 # Options; each function adds one.
 
 
-def _value(option: str, metavar: str | None, about: str | None, **more: Any) -> AddOption:
-    return lambda parser: parser.add_argument(option, metavar=metavar, help=about, **more)
+def _value(option: str, metavar: str | None, about: str | None, **extra: Any) -> AddOption:
+    return lambda parser: parser.add_argument(option, metavar=metavar, help=about, **extra)
 
 
-def _flag(option: str, about: str, **more: Any) -> AddOption:
-    return lambda parser: parser.add_argument(option, action="store_true", help=about, **more)
+def _flag(option: str, about: str, **extra: Any) -> AddOption:
+    return lambda parser: parser.add_argument(option, action="store_true", help=about, **extra)
 
 
 def _text_or_json(of: str) -> AddOption:
@@ -246,8 +246,8 @@ _STATE_DIR = _value(
 _SESSION = _value("session_id", "SESSION_ID", None)
 
 
-def _setting(key: str, metavar: str, about: str, **more: Any) -> tuple[str, AddOption]:
-    return key, _value(OPTION_OF[key], metavar, about, **more)
+def _setting(key: str, metavar: str, about: str, **extra: Any) -> tuple[str, AddOption]:
+    return key, _value(OPTION_OF[key], metavar, about, **extra)
 
 
 SETTING_ARGUMENTS: Final[Mapping[str, AddOption]] = dict((

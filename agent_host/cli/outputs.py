@@ -101,20 +101,20 @@ class OutputFile:
         return name if self._folder is not None else os.path.join(self._base, name)
 
 
-def check_apart(files: Iterable[OutputFile], namespace: argparse.Namespace) -> None:
+def check_no_overlap(files: Iterable[OutputFile], namespace: argparse.Namespace) -> None:
     """Raise UsageError if an output would replace a file that the command reads."""
     named = {"--schema": "schema", "--policy": "policy", "--gateway": "gateway", "FILE": "file"}
-    read = [(said, getattr(namespace, name, None)) for said, name in named.items()]
+    read = [(label, getattr(namespace, name, None)) for label, name in named.items()]
     read += [("RECORDING", path) for path in getattr(namespace, "recordings", ())]
-    for said, path in read:
-        if path is None or (said == "--policy" and not names_file(path)):
+    for label, path in read:
+        if path is None or (label == "--policy" and not names_file(path)):
             continue
         for one in files:
             if one.real_path == os.path.realpath(path.removeprefix(MOCK_PREFIX)):
-                raise UsageError(f"--{one.option} {one.path}: {said} is read from there")
+                raise UsageError(f"--{one.option} {one.path}: {label} is read from there")
 
 
-def take_away(
+def write_outputs(
     files: OutputFiles,
     result: Result,
     items: Sequence[Mapping[str, Any]],
@@ -203,7 +203,7 @@ class OutputFiles(dict[str, OutputFile]):
             """The real paths, which a patch must not contain."""
             if len(self.places) < len(self):
                 raise UsageError(f"{' and '.join(f'--{one}' for one in self)}: each needs a file of its own")
-            check_apart(self.values(), namespace)
+            check_no_overlap(self.values(), namespace)
             for one in self.values():
                 one.remove_old()
         except UsageError:

@@ -49,14 +49,14 @@ def summary_of(
     """The summary in Markdown. `items` are those of the task's transcript, `resume` is the command that continues the
     session."""
     details = result.details
-    took = f"{count_noun(result.step_count, 'step')}, {tokens_in_words({**details, **details['usage']})}"
+    usage = f"{count_noun(result.step_count, 'step')}, {tokens_in_words({**details, **details['usage']})}"
     spent = f"{details['durationMs'] / 1000:.1f} s"
     lines = [
         f"## agent-host: {code_span(title_of_end(details))}",
         "",
         f"{code_span(one_line(prompt, _LINE_BYTES))}",
         "",
-        f"{code_span(str(details['model']))}, {took}, {spent}, session `{result.session_id}`",
+        f"{code_span(str(details['model']))}, {usage}, {spent}, session `{result.session_id}`",
     ]
     if not result.completed and result.message:
         lines += ["", code_span(one_line(result.message, _TEXT_CHARS))]
@@ -157,12 +157,12 @@ def junit_of_policy(policy: str, cases: Iterable[Tested]) -> bytes:
     return _document(f"policy {policy}", rows, 0)
 
 
-def _document(name: str, cases: Sequence[Element], duration_ms: int, **more: str) -> bytes:
+def _document(name: str, cases: Sequence[Element], duration_ms: int, **attributes: str) -> bytes:
     kinds = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
     found = {name: str(sum(case.find(tag) is not None for case in cases)) for name, tag in kinds}
     counts = {"tests": str(len(cases)), **found, "time": f"{duration_ms / 1000:.3f}"}
     suites = Element("testsuites", {"name": _xml(name), **counts})
-    suite = SubElement(suites, "testsuite", {"name": _xml(name), **more, **counts})
+    suite = SubElement(suites, "testsuite", {"name": _xml(name), **attributes, **counts})
     suite.extend(cases)
     indent(suites)
     return bytes(tostring(suites, encoding="utf-8", xml_declaration=True)) + b"\n"
@@ -196,8 +196,8 @@ def command_line_of(item: Mapping[str, Any]) -> str | None:
     if not isinstance(line, str):
         return None
     words = given.get("args")
-    more = [shlex.quote(word) for word in words if isinstance(word, str)] if isinstance(words, list) else []
-    return " ".join([line, *more])
+    arguments = [shlex.quote(word) for word in words if isinstance(word, str)] if isinstance(words, list) else []
+    return " ".join([line, *arguments])
 
 
 def _subject(item: Mapping[str, Any]) -> str:
@@ -250,7 +250,7 @@ class StepMarks:
             self._flush()
             self._open = title = f"step {event.payload['stepCount']}"
             if self._is_github:
-                runner_log.give_github(self._stream, "group", title)
+                runner_log.write_github_command(self._stream, "group", title)
             else:
                 runner_log.mark_gitlab_section(self._stream, "start", title, title, int(time.time()))
         elif event.event_type in RUN_ENDS:
@@ -265,7 +265,7 @@ class StepMarks:
             return
         self._flush()
         if self._is_github:
-            runner_log.give_github(self._stream, "endgroup")
+            runner_log.write_github_command(self._stream, "endgroup")
         else:
             runner_log.mark_gitlab_section(self._stream, "end", self._open, "", int(time.time()))
         self._open = None
@@ -297,7 +297,7 @@ class StepMarks:
         for kind, message, properties in rows:
             given[kind] += 1
             if given[kind] <= MOST_ANNOTATIONS:
-                runner_log.give_github(self._stream, kind, message, **properties)
+                runner_log.write_github_command(self._stream, kind, message, **properties)
 
 
 def _words_of_end(result: Result, resume: str | None) -> str:
@@ -473,8 +473,8 @@ def append_summary(path: str, text: str) -> None:
     """Add `text` to the step's summary, up to the runner's limit. A failure is only reported."""
     data = text.encode("utf-8", "replace")
 
-    def cut(there: int) -> bytes:
-        room = MAX_SUMMARY_BYTES - there
+    def cut(size: int) -> bytes:
+        room = MAX_SUMMARY_BYTES - size
         if len(data) <= room:
             return data
         kept = data[: max(0, room - len(_CUT))]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from agent_host.cli import answer, exit_codes, notice
-from agent_host.cli.outputs import OutputFile, check_apart
+from agent_host.cli.outputs import OutputFile, check_no_overlap
 from agent_host.cli.pipeline import Tested, junit_of_policy
-from agent_host.cli.shared import answer_in, scope_in_words, settings_of_options, state_dir_of, tell_if_empty
+from agent_host.cli.shared import answer_in, scope_in_words, settings_of_options, state_dir_of, warn_if_empty
 from agent_host.display_text import count_noun, escape
 from agent_host.errors import UsageError
 from agent_host.host.dry_runs import DryRuns, InvalidCase, case_refused, policy_to_try, report_of_bundle
@@ -44,7 +44,7 @@ def check(namespace: argparse.Namespace) -> int:
     if namespace.batch is not None:
         if namespace.tool is not None:
             raise UsageError("give a tool with its arguments, or --batch, not both")
-        return _batch(runs, namespace.batch, policy.level.level, tells=namespace.exit_code)
+        return _batch(runs, namespace.batch, policy.level.level, exit_code=namespace.exit_code)
     if namespace.tool is None or namespace.arguments is None:
         raise UsageError("give a tool and its arguments as JSON, or --batch FILE")
     decision, level = runs.judge_call(namespace.tool, _arguments(namespace.arguments))
@@ -99,12 +99,12 @@ def tools(namespace: argparse.Namespace) -> int:
 
 
 def _tool_line(row: dict[str, Any]) -> str:
-    said = f"no: {row['reason']}" if row["reason"] else "with approval" if row["requiresApproval"] else "yes"
+    verdict = f"no: {row['reason']}" if row["reason"] else "with approval" if row["requiresApproval"] else "yes"
     if len(row["keptBy"]) > 1:
-        said += f" (kept by {' and '.join(row['keptBy'])})"
+        verdict += f" (kept by {' and '.join(row['keptBy'])})"
     if row.get("commands"):
-        said += f", only {', '.join(row['commands'])}"
-    return _line(f"{row['toolName']:<16}{row['capability']:<18}{row['riskLevel']:<8}{said}") + "\n"
+        verdict += f", only {', '.join(row['commands'])}"
+    return _line(f"{row['toolName']:<16}{row['capability']:<18}{row['riskLevel']:<8}{verdict}") + "\n"
 
 
 def policy_of_options(namespace: argparse.Namespace) -> Tried:
@@ -116,7 +116,7 @@ def policy_of_options(namespace: argparse.Namespace) -> Tried:
 
 
 def _workspace(namespace: argparse.Namespace) -> str:
-    tell_if_empty(namespace, "--workspace")
+    warn_if_empty(namespace, "--workspace")
     return existing_workspace(namespace.workspace or ".", "--workspace")
 
 
@@ -128,7 +128,7 @@ def test(namespace: argparse.Namespace) -> int:
     policy = policy_to_try(flags, workspace=_workspace(namespace), state_dir=state_dir_of(namespace))
     report = None if namespace.junit is None else OutputFile("junit", namespace.junit)
     if report is not None:
-        check_apart((report,), namespace)
+        check_no_overlap((report,), namespace)
         report.remove_old()
     runs = DryRuns(policy, MACHINE.now())
     lines = enumerate(_lines(namespace.file, "policy test"), start=1)
@@ -145,7 +145,7 @@ def test(namespace: argparse.Namespace) -> int:
 def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
     name = f"line {number}"
     try:
-        raw, wrong = _once(line)
+        raw, wrong = _parse_json(line)
         if not isinstance(raw, dict):
             raise InvalidCase("a case is a JSON object")
         name += f" ({raw['id']})" if "id" in raw else ""
@@ -161,8 +161,8 @@ def _test_case(runs: DryRuns, number: int, line: bytes) -> Tested:
     if decision.decision == row["decision"] and row.get("rule") in (None, decision.rule):
         return Tested(name)
     rule = f" by {row['rule']}" if row.get("rule") is not None else ""
-    said = f"{decision.decision} by {decision.rule}: {decision.reason}"
-    return Tested(name, f"expected {row['decision']}{rule}, is {said}")
+    actual = f"{decision.decision} by {decision.rule}: {decision.reason}"
+    return Tested(name, f"expected {row['decision']}{rule}, is {actual}")
 
 
 def _is_expectation(row: Any) -> bool:
@@ -171,14 +171,14 @@ def _is_expectation(row: Any) -> bool:
     return row.get("decision") in list(_CODES) and isinstance(row.get("rule"), str | None)  # they may have any type
 
 
-def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int:
+def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, exit_code: bool) -> int:
     unread, number, seen = 0, 0, set[int]()
     for number, line in enumerate(_lines(file, "--batch"), start=1):
         if not line.strip():
             continue
         row: dict[str, Any] = {}
         try:
-            raw, wrong = _once(line)
+            raw, wrong = _parse_json(line)
             if not isinstance(raw, dict):
                 raise InvalidCase("a case is a JSON object")
             if "id" in raw:
@@ -195,14 +195,14 @@ def _batch(runs: DryRuns, file: str, level: SandboxLevel, *, tells: bool) -> int
         answer(json_text.dumps({**row, **_to_wire(decision, level_of_case)}, option=orjson.OPT_APPEND_NEWLINE))
     if not number:
         notice(f"{'standard input' if file == '-' else f'--batch {file}'} is empty: there is no case to judge")
-    if unread or not tells:
+    if unread or not exit_code:
         return exit_codes.USAGE if unread else exit_codes.COMPLETED
     return next(
         (code for code in (exit_codes.FAILED, exit_codes.NEEDED_APPROVAL) if code in seen), exit_codes.COMPLETED
     )
 
 
-def _once(line: bytes) -> tuple[Any, str | None]:
+def _parse_json(line: bytes) -> tuple[Any, str | None]:
     """The JSON value of a line, and the problem with it: a name that occurs twice in one object, of which two parsers
     may use different values. Raises orjson.JSONDecodeError."""
     raw = json_text.loads(line)
@@ -244,7 +244,7 @@ def _arguments(text: str) -> dict[str, Any]:
     if not text.strip():
         raise UsageError('the arguments are empty; give a JSON object, such as {"path": "a.txt"}')
     try:
-        arguments, wrong = _once(text.encode("utf-8", "surrogateescape"))
+        arguments, wrong = _parse_json(text.encode("utf-8", "surrogateescape"))
     except orjson.JSONDecodeError as error:
         raise UsageError(f"the arguments are not JSON: {error}") from error
     if wrong is not None:
@@ -274,9 +274,9 @@ def _render(decision: Decision, level: SandboxLevel) -> str:
     risk = "" if decision.risk_level is None else f"\nrisk: {decision.risk_level}"
     reasons = "".join(f"\n  {_line(reason)}" for reason in decision.risks)
     scope = "" if decision.command_scope is None else scope_in_words(decision.command_scope.to_wire(level))
-    held = f"\nat the sandbox level {level}"
-    return f"{decision.decision}: {_line(decision.reason)}\nby {_line(decision.rule)}{held}{risk}{reasons}\n{scope}"
+    at_level = f"\nat the sandbox level {level}"
+    return f"{decision.decision}: {_line(decision.reason)}\nby {_line(decision.rule)}{at_level}{risk}{reasons}\n{scope}"
 
 
-def _line(said: object) -> str:
-    return escape(str(said), keep="")
+def _line(value: object) -> str:
+    return escape(str(value), keep="")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agent_host.events.emitter import Event
 
 OUTPUT_PREFIX = f"{'':13}| "
-_MAX_HELD_CHARS = 256 * 1024
+_MAX_QUEUED_CHARS = 256 * 1024
 _THINKING = "thinking"
 _BEGINNINGS = (EventType.LLM_REQUEST_STARTED, EventType.TOOL_REQUESTED, EventType.APPROVAL_RESOLVED)
 
@@ -44,11 +44,11 @@ class ProgressLines:
         self._verbose = verbose
         self._asks = asks
         self._clock = clock or Clock()
-        self._began = self._clock.now()
+        self._started_at = self._clock.now()
         self._running = Running(self._clock)
         self._thoughts: OutputLines | None = None
         self._printed_last: str | None = None
-        self._held: deque[str] = deque()
+        self._queued: deque[str] = deque()
         self._left_out = 0
         self._started = False
         self._heartbeat = Heartbeat(self._clock, self._beat)
@@ -68,7 +68,7 @@ class ProgressLines:
         if kind is EventType.TOOL_COMPLETED:
             self._running.calls.pop(event.payload["toolCallId"], None)
         elif kind in _BEGINNINGS and self._view is not None:
-            self._view.began()
+            self._view.note_request()
 
     def flush(self) -> None:
         """Do nothing: output is printed at once."""
@@ -141,15 +141,15 @@ class ProgressLines:
         self._printed_last = source
 
     def _stamp(self, line: str) -> str:
-        return f"[{self._clock.now() - self._began:7.2f}s] {line}\n"
+        return f"[{self._clock.now() - self._started_at:7.2f}s] {line}\n"
 
     def _put(self, text: str) -> None:
         """Print `text`, lines with their ends; if a question is open on the terminal, after its answer."""
         self._printed_last = None
         if self._is_asking():
-            self._held.append(text)
-            while len(self._held) > 1 and sum(map(len, self._held)) > _MAX_HELD_CHARS:
-                self._left_out += self._held.popleft().count("\n")
+            self._queued.append(text)
+            while len(self._queued) > 1 and sum(map(len, self._queued)) > _MAX_QUEUED_CHARS:
+                self._left_out += self._queued.popleft().count("\n")
             return
         self.clear()
         put(self._progress, text)
@@ -159,11 +159,11 @@ class ProgressLines:
         return self._asks and any(call.asked for call in self._running.calls.values())
 
     def _release(self) -> None:
-        if self._held and not self._is_asking():
-            text = "".join(self._held)
+        if self._queued and not self._is_asking():
+            text = "".join(self._queued)
             if self._left_out:
                 text = f"{OUTPUT_PREFIX}[... {self._left_out} lines left out ...]\n{text}"
-            self._held.clear()
+            self._queued.clear()
             self._left_out = 0
             self._put(text)
 
@@ -270,8 +270,8 @@ class Running:
 
     def state(self, call: CallProgress, *, others: int) -> str:
         """The text after a call's label: the time in its current state, and the number of other calls."""
-        more = f" (and {others} more)" if others else ""
-        return f", {self._spent(call.since)} so far{more}"
+        suffix = f" (and {others} more)" if others else ""
+        return f", {self._spent(call.since)} so far{suffix}"
 
     def _spent(self, since: float) -> str:
         seconds = int(self._clock.now() - since)
@@ -333,7 +333,7 @@ class LiveView:
         self._drawn_at = self._due = 0.0
         self._drop: Callable[[], None] | None = None
 
-    def began(self) -> None:
+    def note_request(self) -> None:
         """Note that a call or the model was requested."""
         if self._drop is None:
             self._drawn_at = self._clock.now()
@@ -475,14 +475,14 @@ class OutputLines:
 
     def add(self, stream: str, text: str) -> list[str]:
         """Return the lines that the next `text` of `stream` completes."""
-        *whole, still_open = (self._open.get(stream, "") + text).split("\n")
+        *complete, still_open = (self._open.get(stream, "") + text).split("\n")
         if len(still_open) > _MAX_OPEN_CHARS:
             still_open = _last_state(still_open)
         if len(still_open) > _MAX_OPEN_CHARS:
-            whole.append(still_open)
+            complete.append(still_open)
             still_open = ""
         self._open[stream] = still_open
-        return self._keep(stream, whole)
+        return self._keep(stream, complete)
 
     def end(self) -> list[str]:
         """Return the unfinished lines at the end of the output."""
@@ -492,8 +492,8 @@ class OutputLines:
     def last(self) -> list[str]:
         """The last lines that are not blank, at most KEPT_LINES, including unfinished ones."""
         still_open = [_render(text) for text in self._open.values()]
-        whole = [line for _, line in sorted(itertools.chain(*self._last.values()))]
-        return [*whole, *(line for line in still_open if line.strip())][-KEPT_LINES:]
+        complete = [line for _, line in sorted(itertools.chain(*self._last.values()))]
+        return [*complete, *(line for line in still_open if line.strip())][-KEPT_LINES:]
 
     def last_of_each(self) -> list[str]:
         """The same after the end of the output, but with at least two lines of each stream, because it is unknown which
@@ -504,8 +504,8 @@ class OutputLines:
         others = sorted((line for lines in newest_first for line in lines[_OF_EACH:]), reverse=True)
         return [line for _, line in sorted((ends + others)[:KEPT_LINES])]
 
-    def _keep(self, stream: str, whole: list[str]) -> list[str]:
-        lines = [_render(line) for line in whole]
+    def _keep(self, stream: str, complete: list[str]) -> list[str]:
+        lines = [_render(line) for line in complete]
         kept = self._last.setdefault(stream, deque(maxlen=KEPT_LINES))
         for line in lines:
             if line.strip():

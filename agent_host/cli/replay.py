@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent_host.cli import exit_codes
-from agent_host.cli.outputs import OutputFile, check_apart
+from agent_host.cli.outputs import OutputFile, check_no_overlap
 from agent_host.cli.policy import policy_only
 from agent_host.cli.shared import answer_in, sandbox_in_words, settings_of_options, state_dir_of
 from agent_host.display_text import count_noun, escape, one_line
@@ -83,9 +83,9 @@ def _text(done: Replayed) -> Iterator[str]:
             yield f"{head}: asked of the sandbox: {one_line(orjson.dumps(one.grant).decode())}\n"
         for denial in one.now:
             yield f"{head}: {one_line(denial)}{'' if denial in one.before else ' (not on record)'}\n"
-        for gone in one.before:
-            if gone not in one.now:
-                yield f"{head}: on record, and not now: {one_line(gone)}\n"
+        for denial in one.before:
+            if denial not in one.now:
+                yield f"{head}: on record, and not now: {one_line(denial)}\n"
 
 
 def rejudge(namespace: argparse.Namespace) -> int:
@@ -130,7 +130,7 @@ def cost_check(namespace: argparse.Namespace) -> int:
         )
     file = OutputFile("baseline", namespace.baseline) if namespace.write_baseline else None
     if file is not None:
-        check_apart((file,), namespace)
+        check_no_overlap((file,), namespace)
     gc.enable()
     if os.path.isdir(_SHORT):  # prompts contain directories, so these must be nearly the same everywhere
         os.environ["TMPDIR"] = _SHORT

@@ -6,7 +6,7 @@ return. A model, a program, a server or a file's name could contain them. So a m
 its last character, and a carriage return that ends no line is written as its escape. In JSON a space would change the
 text, so the character is escaped there, and a parser restores it.
 
-The host's own commands are written by `give_github` and the functions of GitLab's sections. They accept names,
+The host's own commands are written by `write_github_command` and the functions of GitLab's sections. They accept names,
 properties and a message, never a line, and escape them, so that no text of a model or a command can start or end a
 command.
 """
@@ -57,7 +57,7 @@ def install() -> None:
     sys.stdout, sys.stderr = _Text(sys.stdout, log), _Text(sys.stderr, log)
 
 
-def give_github(stream: TextIO, command: GithubCommand, message: str = "", **properties: str | int) -> None:
+def write_github_command(stream: TextIO, command: GithubCommand, message: str = "", **properties: str | int) -> None:
     """Write a command for GitHub's runner to `stream`, on its own line. Does nothing for a stream that is not one of
     `install`."""
     given = {name: _escape_data(str(value)) for name, value in properties.items()}

@@ -67,13 +67,13 @@ def _lines(shown: list[StoredSession], count: int, state_dir: str) -> Iterator[s
 
 
 def _line(one: StoredSession, now: datetime) -> str:
-    held = f" (in use by process {one.pid})" if one.pid else ""
-    held += " (resumable)" if one.resumable else ""
+    notes = f" (in use by process {one.pid})" if one.pid else ""
+    notes += " (resumable)" if one.resumable else ""
     title = escape(one.prompt if one.status == UNREADABLE else one.title, keep="")
     tokens = "" if one.total_tokens is None else f", {one.total_tokens:,} tokens"
     did = f"{count_noun(one.step_count, 'step')}{tokens}"
     place = escape(one.workspace, keep="")
-    return f"{one.session_id}  {_ago(one.updated_at, now)}  {one.description}{held}  {did}  {place}  {title}\n"
+    return f"{one.session_id}  {_ago(one.updated_at, now)}  {one.description}{notes}  {did}  {place}  {title}\n"
 
 
 def _ago(updated_at: str, now: datetime) -> str:
@@ -221,7 +221,7 @@ def approvals(namespace: argparse.Namespace) -> int:
     """List the open questions; exit 1 if a live session does not report its questions."""
     state_dir, problems = state_dir_of(namespace), list[str]()
     found = questions.open_questions(state_dir, problems.append)
-    _tell(problems)
+    _report_problems(problems)
     answer_in(namespace.output, found, map(_question, found) if found else f"no open questions under {state_dir}\n")
     return exit_codes.FAILED if problems else exit_codes.COMPLETED
 
@@ -239,22 +239,22 @@ def deny(namespace: argparse.Namespace) -> int:
 
 def _decide(namespace: argparse.Namespace, given: Mapping[str, Any]) -> int:
     state_dir, approval_id, problems = state_dir_of(namespace), namespace.approval_id, list[str]()
-    told = questions.answer(state_dir, {"approvalId": approval_id, **given}, problems.append)
-    _tell(problems)
+    outcome = questions.answer(state_dir, {"approvalId": approval_id, **given}, problems.append)
+    _report_problems(problems)
     shown = escape(approval_id, keep="")
-    if told is None and problems:
+    if outcome is None and problems:
         return exit_codes.FAILED
-    if told is None:
+    if outcome is None:
         notice(f"error: no live session under {state_dir} asks {shown}: `agent-host approvals` lists what is open")
-    elif told["status"] == "delivered":
+    elif outcome["status"] == "delivered":
         answer(f"{given['decision']} {shown}\n")
         return exit_codes.COMPLETED
-    elif told["status"] == "form":
+    elif outcome["status"] == "form":
         notice(f"error: {shown} is a form of an MCP server, which only the client that has the session can answer")
     else:
-        by = told.get("answeredBy")
+        by = outcome.get("answeredBy")
         who = "it timed out" if by is None else f"by {_WHO.get(by, one_line(str(by)))}"
-        notice(f"error: {shown} is {one_line(str(told['decision']))} already: {who}")
+        notice(f"error: {shown} is {one_line(str(outcome['decision']))} already: {who}")
     return exit_codes.FAILED
 
 
@@ -265,7 +265,7 @@ def _question(row: Mapping[str, Any]) -> str:
     return f"{escape(head, keep='')}\n  session {row['sessionId']}, task {escape(str(row['taskId']), keep='')}\n"
 
 
-def _tell(problems: list[str]) -> None:
+def _report_problems(problems: list[str]) -> None:
     """Name the sessions that did not answer."""
     for line in problems:
         notice(f"error: {one_line(line)}")
@@ -321,9 +321,9 @@ def show(namespace: argparse.Namespace) -> int:
 
 def _head(session: StoredSession, sandbox: Mapping[str, Any] | None) -> Iterator[str]:
     status = f"{session.description}{', resumable' if session.resumable else ''}"
-    held = f", in use by process {session.pid}" if session.pid else ""
+    in_use = f", in use by process {session.pid}" if session.pid else ""
     tokens = "" if session.total_tokens is None else f", {session.total_tokens} tokens"
-    yield f"{session.session_id}  {status}{held}, {session.step_count} steps{tokens}\n"
+    yield f"{session.session_id}  {status}{in_use}, {session.step_count} steps{tokens}\n"
     yield f"workspace: {escape(session.workspace, keep='')}\n"
     if session.usage is not None:
         yield f"tokens: {tokens_in_words(session.usage)}\n"
@@ -344,11 +344,11 @@ def _text(items: list[Item], turns: Mapping[str, dict[str, Any]], *, whole: bool
 
 def _item(item: Item, *, whole: bool) -> Iterator[str]:
     if item["kind"] == "mark":
-        said = "".join(
+        details = "".join(
             f": {escape(str(item[name]), keep='')}" for name in ("reason", "message", "text") if item.get(name)
         )
         level = f", commands in the {item['sandbox']['level']} sandbox" if "sandbox" in item else ""
-        yield f"-- {item['timestamp']} {MARK_WORDS.get(item['mark'], item['mark'])}{level}{said}\n"
+        yield f"-- {item['timestamp']} {MARK_WORDS.get(item['mark'], item['mark'])}{level}{details}\n"
         if item.get("summary"):
             yield from _block("   the model's notes: ", item["summary"], whole=whole, indent="   ")
     elif item["kind"] == "message":
@@ -398,8 +398,8 @@ def _block(head: str, text: str, *, whole: bool, indent: str) -> Iterator[str]:
     lines = escape(text).rstrip("\n").split("\n")
     if not whole:
         cut = [line if len(line) <= _FOLDED_CHARS else line[:_FOLDED_CHARS] + "…" for line in lines[:_FOLDED_LINES]]
-        more = len(lines) - len(cut)
-        lines = [*cut, f"[… {more} more lines; --step N shows all]"] if more else cut
+        omitted = len(lines) - len(cut)
+        lines = [*cut, f"[… {omitted} more lines; --step N shows all]"] if omitted else cut
     yield f"{head}{lines[0]}\n"
     yield from (f"{indent}{line}\n" for line in lines[1:])
 

@@ -80,7 +80,7 @@ def answer_in(form: str, value: Any, lines: Iterable[str], *, indented: bool = T
     answer(json_text.dumps(value, option=option) if form == "json" else "".join(lines))
 
 
-def tell_if_empty(namespace: argparse.Namespace, *options: str) -> None:
+def warn_if_empty(namespace: argparse.Namespace, *options: str) -> None:
     """Report which of these options are given but empty, as after the expansion of an unset shell variable."""
     for option in options:
         if getattr(namespace, _destination(option)) == "":
@@ -90,7 +90,7 @@ def tell_if_empty(namespace: argparse.Namespace, *options: str) -> None:
 def state_dir_of(namespace: argparse.Namespace, *, may_be_file: bool = False) -> str:
     """The state directory of `--state-dir`, the environment or the platform, absolute. Raises UsageError, see
     `state_dir_from`."""
-    tell_if_empty(namespace, "--state-dir")
+    warn_if_empty(namespace, "--state-dir")
     return state_dir_from(namespace.state_dir, may_be_file=may_be_file)
 
 
@@ -162,7 +162,7 @@ class CommandLine:
     `time_limit` limits the time of the process. Raises UsageError for invalid options."""
 
     def __init__(self, namespace: argparse.Namespace, time_limit: TimeLimit | None = None) -> None:
-        tell_if_empty(namespace, "--workspace", "--state-dir", "--gateway", "--provider", "--model")
+        warn_if_empty(namespace, "--workspace", "--state-dir", "--gateway", "--provider", "--model")
         self.time_limit = time_limit or TimeLimit(None)
         self._options = SessionOptions(
             workspace=namespace.workspace,
@@ -268,12 +268,12 @@ def on_signals(stop: Callable[[int], None]) -> None:
 
 def end_on_signals(end: Callable[[int], None]) -> None:
     """Call `end(number)` for the first SIGINT or SIGTERM; the next one ends the process."""
-    came: list[int] = []
+    received: list[int] = []
 
     def take(number: int) -> None:
-        if came:
+        if received:
             os._exit(128 + number)
-        came.append(number)
+        received.append(number)
         end(number)
 
     on_signals(take)
@@ -319,21 +319,21 @@ _NO_SANDBOX = "commands run without a sandbox; one would give them this:"
 _MAX_PLACES = 12
 
 
-def sandbox_in_words(said: Mapping[str, Any]) -> str:
+def sandbox_in_words(sandbox: Mapping[str, Any]) -> str:
     """Describe the sandbox of a session's commands ({level, wanted, why?, scope?}), in lines."""
-    if said.get("scope"):
-        return scope_in_words(said["scope"], told=False)
-    why = f" ({said['why']})" if said.get("why") else ""
+    if sandbox.get("scope"):
+        return scope_in_words(sandbox["scope"], detailed=False)
+    why = f" ({sandbox['why']})" if sandbox.get("why") else ""
     return f"{escape(f'commands run without a sandbox{why}', keep='')}\n"
 
 
-def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
+def scope_in_words(row: Mapping[str, Any], *, detailed: bool = True) -> str:
     """A scope in JSON (`CommandScope.to_wire`) in lines: what a command can read, write and reach, and what is not
-    restricted; or, unless `told`, only the extent of the latter."""
+    restricted; or, unless `detailed`, only the extent of the latter."""
     head = _NO_SANDBOX if row["level"] == "none" else f"commands run in the {row['level']} sandbox:"
-    unheld = row["unheld"]
-    if not told and unheld:
-        unheld = [f"{len(unheld)} rules, which --output json names"]
+    unenforced = row["unheld"]
+    if not detailed and unenforced:
+        unenforced = [f"{len(unenforced)} rules, which --output json names"]
     lines = [
         head,
         f"  reads {_list(row['reads'], 'every place')}",
@@ -343,7 +343,7 @@ def scope_in_words(row: Mapping[str, Any], *, told: bool = True) -> str:
         f"  reaches {'no host' if row['domains'] == [] else _list(row['domains'], 'any host')}",
         f"  never reaches {_list(row['blockedDomains'])}",
         f"  uses the agents {_list(row['agents'])}",
-        *(f"  not held: {one}" for one in unheld),
+        *(f"  not held: {one}" for one in unenforced),
         *(f"  refused as well: {one}" for one in row.get("withheld", ())),
     ]
     return "".join(f"{escape(line, keep='')}\n" for line in lines if not line.endswith(" -"))
@@ -353,5 +353,5 @@ def _list(places: list[str] | None, every: str = "") -> str:
     """Places on one line, `-` if there are none."""
     if places is None:
         return every
-    more = len(places) - _MAX_PLACES
-    return ", ".join(places[:_MAX_PLACES]) + (f" and {more} more" if more > 0 else "") or "-"
+    omitted = len(places) - _MAX_PLACES
+    return ", ".join(places[:_MAX_PLACES]) + (f" and {omitted} more" if omitted > 0 else "") or "-"

@@ -71,13 +71,13 @@ _WITHOUT_EFFECT: Final = frozenset({"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE
 """Variables without effect on a session process, or whose effect is reproduced."""
 
 
-def default_starter(settings: Settings, tell: Callable[[str], None] | None = None) -> Starter:
-    """Return the fastest way to start session processes here that `clients.fork_server` allows. `tell` gets one line if
-    that turns out not to work."""
+def default_starter(settings: Settings, notify: Callable[[str], None] | None = None) -> Starter:
+    """Return the fastest way to start session processes here that `clients.fork_server` allows. `notify` gets one line
+    if that turns out not to work."""
     if not settings.clients.fork_server:
         return Starter()
     if sys.platform == "linux" and _has_process_descriptors():
-        return ForkServer(tell)
+        return ForkServer(notify)
 
     return SpareStarter()
 
@@ -95,8 +95,8 @@ def can_be_given(environment: Mapping[str, str]) -> bool:
 class ForkServer(Starter):
     """A `Starter`, see the module. Use it on one event loop."""
 
-    def __init__(self, tell: Callable[[str], None] | None = None, program: Sequence[str] = PROGRAM) -> None:
-        self._tell = tell or _write
+    def __init__(self, notify: Callable[[str], None] | None = None, program: Sequence[str] = PROGRAM) -> None:
+        self._notify = notify or _write
         self._program = program
         self._server: _Server | None = None
         self._starting = asyncio.Lock()
@@ -118,7 +118,7 @@ class ForkServer(Starter):
     ) -> SessionProcess:
         """See Starter."""
         server = await self._running() if can_be_given(environment) else None
-        if server is not None and server.was_ready and not server.is_gone:
+        if server is not None and server.was_ready and not server.has_ended:
             try:
                 process = await server.fork(order_of(arguments, environment, directory), directory)
             except ForkRefused as refused:
@@ -137,7 +137,7 @@ class ForkServer(Starter):
     async def _running(self) -> _Server | None:
         """The server, ready or not; a new one replaces one that is gone. None if there must be none."""
         async with self._starting:
-            if self._server is not None and self._server.is_gone:
+            if self._server is not None and self._server.has_ended:
                 was_ready, why = self._server.was_ready, self._server.last_words()
                 await self._leave()
                 if not was_ready:
@@ -152,7 +152,7 @@ class ForkServer(Starter):
     async def _turn_off(self, why: str) -> None:
         if not self._is_off:
             self._is_off = True
-            self._tell(f"the fork server does not work, and sessions start more slowly without it: {why}")
+            self._notify(f"the fork server does not work, and sessions start more slowly without it: {why}")
         await self._leave()
 
     async def _leave(self) -> None:
@@ -174,7 +174,7 @@ class _Server:
         self._asked: set[_Forked] = set()
         self._tail = Tail(process.stderr) if process.stderr is not None else None
         self.pid = process.pid
-        self.is_gone = False
+        self.has_ended = False
         self.was_ready = False
         self.is_ready: asyncio.Future[None] = self._loop.create_future()
         """Also done when the server is gone."""
@@ -215,7 +215,7 @@ class _Server:
             finally:
                 self._asked.discard(process)
                 if not process.is_ready:
-                    process.let_go()
+                    process.release()
 
     def last_words(self) -> str:
         return "" if self._tail is None else self._tail.text().strip().rpartition("\n")[2]
@@ -248,8 +248,8 @@ class _Server:
         self._announce()
 
     def _end(self) -> None:
-        if not self.is_gone:
-            self.is_gone = True
+        if not self.has_ended:
+            self.has_ended = True
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._announce()
@@ -328,7 +328,7 @@ class _Forked(SessionProcess):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._end(-signal.SIGTERM)
         for one in self._streams:
             os.close(one)

@@ -74,9 +74,9 @@ def _head(transcript: Transcript, option: str, *, whole: bool) -> Iterator[str]:
     yield f"### {_line(row.title or row.session_id)}\n\n"
     calls = [item for item in items if item["kind"] == "call"]
     counts = {name: sum(item["status"] == name for item in calls) for name in ("failed", "denied", "open")}
-    said = "".join(f", {count} {name}" for name, count in counts.items() if count)
+    by_status = "".join(f", {count} {name}" for name, count in counts.items() if count)
     yield f"**{row.verdict}** {_line(row.description)}: {count_noun(len(transcript.steps), 'step')}, "
-    yield f"{count_noun(len(calls), 'call')}{said}"
+    yield f"{count_noun(len(calls), 'call')}{by_status}"
     yield f"; {tokens_in_words(row.usage)}\n\n" if row.usage else "\n\n"
     last = next((one for one in reversed(items) if one["kind"] == "message" and one["role"] == "assistant"), None)
     if last is not None and last["text"].strip() and not whole:

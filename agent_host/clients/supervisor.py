@@ -166,7 +166,7 @@ class SupervisedSession:
     @property
     def is_alive(self) -> bool:
         """True if its process runs."""
-        return not self._life.connection.gone.done()
+        return not self._life.connection.ended.done()
 
     @property
     def pid(self) -> int:
@@ -228,7 +228,7 @@ class _Life:
         """Start to pass events to the listener, first of all that the session was resumed."""
         self._pump = asyncio.ensure_future(self._hand_over(resumed))
         self._pump.add_done_callback(_report)
-        self.connection.gone.add_done_callback(lambda _: self._waiting.put_nowait(None))
+        self.connection.ended.add_done_callback(lambda _: self._waiting.put_nowait(None))
 
     def take(self, method: str, params: Mapping[str, Any], size_bytes: int) -> None:
         if method == "SessionItem":
@@ -248,7 +248,7 @@ class _Life:
         """Cancel the task and wait for its end or the process's."""
         over = self._over[task_id] = asyncio.get_running_loop().create_future()
         await self.request("CancelTask", {"sessionId": session_id, "taskId": task_id})
-        await asyncio.wait([over, self.connection.gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([over, self.connection.ended], return_when=asyncio.FIRST_COMPLETED)
         del self._over[task_id]
 
     async def close(self, grace_s: float | None) -> None:
@@ -275,8 +275,8 @@ class _Life:
             if self._waiting_bytes <= self._most_waiting_bytes // 2:
                 self.connection.pause_reading(paused=False)
         if not self._is_closing:
-            gone = self.connection.gone.result()
-            await self._listener.on_gone(gone.exit_code, gone.last_words)
+            end = self.connection.ended.result()
+            await self._listener.on_gone(end.exit_code, end.last_words)
 
 
 _ENDS: Final = frozenset({"task_completed", "task_failed", "task_cancelled"})
@@ -428,7 +428,7 @@ class SessionGone(Exception):
 class SessionConnection:
     """Requests to one session process, and its notifications. `on_notification(method, params, size_bytes)` is called
     for each notification when it is read, in wire order; a request that awaits its reply resumes after the
-    notifications that were read with that reply. `gone` is done, with the end of the process, after all notifications
+    notifications that were read with that reply. `ended` is done, with the end of the process, after all notifications
     were passed on.
     """
 
@@ -441,13 +441,13 @@ class SessionConnection:
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._is_closing = False
-        self.gone: asyncio.Future[SessionGone] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[SessionGone] = asyncio.get_running_loop().create_future()
         self._reader = asyncio.ensure_future(self._read())
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the result. Raises RpcFailure, and SessionGone if the process has ended or ends before it answers."""
-        if self.gone.done():
-            raise self.gone.result()
+        if self.ended.done():
+            raise self.ended.result()
         number = next(self._numbers)
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params or {})}
         line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
@@ -478,13 +478,13 @@ class SessionConnection:
         self._is_closing = True
         self._may_read.set()
         self._process.writer.close()
-        await asyncio.wait([self.gone], timeout=grace_s)
+        await asyncio.wait([self.ended], timeout=grace_s)
         self.kill()
-        return await asyncio.shield(self.gone)
+        return await asyncio.shield(self.ended)
 
     def kill(self) -> None:
         """Kill the process if it still runs."""
-        if not self.gone.done():
+        if not self.ended.done():
             self._process.kill()
 
     async def _read(self) -> None:
@@ -502,12 +502,12 @@ class SessionConnection:
         code = await self._process.wait()
         self._end(SessionGone(code, self._process.last_words()))
 
-    def _end(self, gone: SessionGone) -> None:
+    def _end(self, end: SessionGone) -> None:
         self._process.writer.close()
-        self.gone.set_result(gone)
+        self.ended.set_result(end)
         for reply in self._replies.values():
             if not reply.done():
-                reply.set_exception(gone)
+                reply.set_exception(end)
 
     def _take(self, line: bytes | FramingError) -> None:
         if isinstance(line, FramingError):

@@ -153,7 +153,7 @@ class Control:
         """Read the order; None if the other side is gone."""
         return Order.read(self._read)
 
-    def say(self, **message: object) -> None:
+    def send(self, **message: object) -> None:
         """Tell the other side, if it is still there."""
         with contextlib.suppress(OSError):
             self._send(json.dumps(message).encode() + b"\n")
@@ -215,7 +215,7 @@ class ForkLoop:
             with contextlib.suppress(OSError):
                 socket.send_fds(control, [b'{"pid": %d}\n' % pid], [pidfd])
         else:
-            Control(control.recv, control.sendall).say(refused=reason)
+            Control(control.recv, control.sendall).send(refused=reason)
             control.close()
         for one in (*streams, *received[STREAMS + 1 :]):
             os.close(one)
@@ -230,7 +230,7 @@ class ForkLoop:
         self._poll.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        Control(control.recv, control.sendall).say(ended=os.waitstatus_to_exitcode(status))
+        Control(control.recv, control.sendall).send(ended=os.waitstatus_to_exitcode(status))
         control.close()
 
 
@@ -253,19 +253,19 @@ def main() -> None:
     try:
         become(order)
     except OSError as error:
-        control.say(errno=error.errno)
+        control.send(errno=error.errno)
         return
-    control.say(ready=True)
+    control.send(ready=True)
     # Imported by name, because this package is below the command line, and any client may start it.
     code = importlib.import_module("agent_host.cli.main").main()
     if not is_spare:
-        control.say(code=code)
+        control.send(code=code)
     sys.exit(code)
 
 
 def _spare_control() -> Control:
     control = Control(lambda length: os.read(0, length), lambda data: os.write(1, data))
-    control.say(spare=True)
+    control.send(spare=True)
     return control
 
 

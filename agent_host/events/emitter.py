@@ -354,7 +354,7 @@ class _Stream:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._waiting = bytearray()
         self._left_out = 0
-        self._held = ""
+        self._incomplete = ""
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, data: bytes) -> None:
@@ -381,7 +381,7 @@ class _Stream:
 
     def _over(self) -> None:
         self._timer = None
-        if self._waiting or self._held:
+        if self._waiting or self._incomplete:
             self._emit_and_pause(silent=not self._waiting)
 
     def _emit_and_pause(self, *, silent: bool = False) -> None:
@@ -393,9 +393,9 @@ class _Stream:
         if self._left_out:
             text = self._around_the_gap(final=final)
         else:
-            whole = self._held + self._decoder.decode(bytes(self._waiting), final)
-            end = len(whole) if final or silent else self._whole(whole)
-            text, self._held = whole[:end], whole[end:]
+            decoded = self._incomplete + self._decoder.decode(bytes(self._waiting), final)
+            end = len(decoded) if final or silent else self._emittable_length(decoded)
+            text, self._incomplete = decoded[:end], decoded[end:]
         self._waiting.clear()
         self._left_out = 0
         if text:
@@ -406,27 +406,27 @@ class _Stream:
     def _around_the_gap(self, *, final: bool) -> str:
         """The lines before and after the omitted part. A line that it cuts is omitted entirely, if possible."""
         half = self._max_bytes // 2
-        before = self._held + self._decoder.decode(bytes(self._waiting[:half]), final=True)
+        before = self._incomplete + self._decoder.decode(bytes(self._waiting[:half]), final=True)
         self._decoder.reset()
-        behind = self._decoder.decode(bytes(self._waiting[half:]), final)
-        end = self._whole(before) or len(before)
-        start = _first_whole(behind)
-        stop = len(behind) if final else max(start, self._whole(behind))
-        self._held = behind[stop:]
-        left_out = self._left_out + len(before[end:].encode()) + len(behind[:start].encode())
-        return f"{before[:end]}\n[... {left_out} bytes left out ...]\n{behind[start:stop]}"
+        after = self._decoder.decode(bytes(self._waiting[half:]), final)
+        end = self._emittable_length(before) or len(before)
+        start = _first_line_start(after)
+        stop = len(after) if final else max(start, self._emittable_length(after))
+        self._incomplete = after[stop:]
+        left_out = self._left_out + len(before[end:].encode()) + len(after[:start].encode())
+        return f"{before[:end]}\n[... {left_out} bytes left out ...]\n{after[start:stop]}"
 
-    def _whole(self, text: str) -> int:
+    def _emittable_length(self, text: str) -> int:
         """Return how much of `text` may be emitted: whole lines, including states of a progress bar, and no part of a
         private key. A long text without line ends is emitted as it is."""
         end = max(text.rfind("\n"), text.rfind("\r")) + 1
-        begun = [found.start() for found in re.finditer(_KEY_BEGINS, text[:end])] if "PRIVATE KEY" in text else []
-        if begun and _KEY_ENDS not in text[begun[-1] : end]:
-            end = begun[-1]
+        key_starts = [found.start() for found in re.finditer(_KEY_BEGINS, text[:end])] if "PRIVATE KEY" in text else []
+        if key_starts and _KEY_ENDS not in text[key_starts[-1] : end]:
+            end = key_starts[-1]
         return end if len(text) - end <= self._max_bytes else len(text)
 
 
-def _first_whole(text: str) -> int:
+def _first_line_start(text: str) -> int:
     """The first character of the first line that is whole, and no rest of a private key."""
     start = text.find("\n") + 1 or len(text)
     key_ends = text.find(_KEY_ENDS)

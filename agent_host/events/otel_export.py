@@ -158,7 +158,7 @@ class _Spans:
             "gen_ai.invoke_agent.duration", "s", "GenAI agent invocation duration.",
             explicit_bucket_boundaries_advisory=[0.1 * 2**power for power in range(13)],
         )  # fmt: skip
-        self._task_began = 0.0
+        self._task_started_at = 0.0
         self._last = last
         self._on_session = on_session
         self._session: Span | None = None
@@ -214,7 +214,7 @@ class _Spans:
             }
             if self._model:
                 attributes["gen_ai.request.model"] = self._model
-            self._task_began = event.at
+            self._task_started_at = event.at
             self._task = self._maker.begin(f"invoke_agent {_SCOPE}", self._session, attributes, links=[before])
         return self._task
 
@@ -230,7 +230,7 @@ class _Spans:
             model = {"gen_ai.request.model": self._model} if self._model else {}
             failure = {"error.type": reason} if failed else {}
             measured = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": _SCOPE, **model, **failure}
-            self._agents.record(max(0.0, self._maker.now - self._task_began), _cut(measured))
+            self._agents.record(max(0.0, self._maker.now - self._task_started_at), _cut(measured))
         self._before = task.get_span_context()
         self._task = None
 
@@ -395,9 +395,9 @@ class _SpanMaker:
         *,
         kind: SpanKind = SpanKind.INTERNAL,
         links: Sequence[SpanContext | None] = (),
-        began: float | None = None,
+        started: float | None = None,
     ) -> Span:
-        """Start a span at `began`, else now. A link that is None is omitted."""
+        """Start a span at `started`, else now. A link that is None is omitted."""
         # The thread's own context is not ours.
         context = trace.set_span_in_context(trace.INVALID_SPAN if parent is None else parent, Context())
         return self._tracer.start_span(
@@ -406,7 +406,7 @@ class _SpanMaker:
             kind,
             {**self._common, **_cut(attributes)},
             links=[Link(link) for link in links if link is not None],
-            start_time=_nanoseconds(self.now if began is None else began),
+            start_time=_nanoseconds(self.now if started is None else started),
             record_exception=False,
         )
 
@@ -439,13 +439,13 @@ class _ModelCalls:
         )  # fmt: skip
         self._count = _counts_by_kind(meter) if maker.latest else _counts_in_one(meter)
         self._span: Span | None = None
-        self._began = 0.0
+        self._started_at = 0.0
         self._measured: dict[str, Any] = {}
 
     def started(self, event: Event, step: Span) -> None:
         self.end("ASKED_AGAIN")  # in one step: shorter, or another model
         model = event.payload["model"]
-        self._began = event.at
+        self._started_at = event.at
         self._measured = {
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": self._endpoint.provider,
@@ -488,7 +488,7 @@ class _ModelCalls:
         """End the open span, if any; `error` if the answer was interrupted."""
         if self._span is not None:
             attributes = self._measured if error is None else {**self._measured, "error.type": error}
-            self._durations.record(max(0.0, self._maker.now - self._began), attributes)
+            self._durations.record(max(0.0, self._maker.now - self._started_at), attributes)
             self._maker.end(self._span, error)
             self._span = None
 
@@ -625,16 +625,16 @@ class _ToolCalls:
 
     def _end(self, call: _TracedCall, error: str | None, started: float) -> None:
         now = self._maker.now
-        began = now if call.ready is None else min(now, max(call.ready, started))
+        start = now if call.ready is None else min(now, max(call.ready, started))
         name = call.attributes["gen_ai.tool.name"]
         skill = f" {call.attributes['gen_ai.skill.name']}" if "gen_ai.skill.name" in call.attributes else ""
         agent = {"gen_ai.agent.name": _SCOPE} if self._maker.latest else {}
         attributes = {**call.attributes, **agent}
-        span = self._maker.begin(f"execute_tool {name}{skill}", call.step, attributes, began=began)
+        span = self._maker.begin(f"execute_tool {name}{skill}", call.step, attributes, started=start)
         self._maker.end(span, error)
         measured = _cut({"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, **agent})
         measured = measured if error is None else {**measured, "error.type": error}
-        self._durations.record(now - began, measured)
+        self._durations.record(now - start, measured)
         status = call.attributes.get(_STATUS, _INTERRUPTED)
         self._counted.add(1, {**measured, "agent_host.tool.status": status})
         if name.startswith(_NATIVE):

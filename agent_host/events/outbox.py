@@ -49,7 +49,7 @@ class EventRing:
         self._start = 0
         self._settled = 0  # entries before it are final
         self._bytes = 0
-        self._gone = first_id - 1  # the last number that is not available here
+        self._last_dropped = first_id - 1  # the last number that is not available here
         self._latest = first_id - 1
 
     def take(self, event: Event) -> None:
@@ -84,7 +84,7 @@ class EventRing:
         """All events after the number `event_id`; 0 requests all."""
         at = bisect_right(self._ids, event_id, lo=self._start)
         events = [item if isinstance(item, bytes) else item.line() for item in self._items[at:] if item is not None]
-        return Since([line.rstrip(b"\n") for line in events], event_id < self._gone, self._latest)
+        return Since([line.rstrip(b"\n") for line in events], event_id < self._last_dropped, self._latest)
 
     def _make_room(self) -> None:
         while len(self._ids) - self._start > self._capacity or self._bytes > self._max_bytes:
@@ -92,7 +92,7 @@ class EventRing:
 
     def _drop_oldest(self) -> None:
         at = self._start
-        self._gone = self._ids[at]
+        self._last_dropped = self._ids[at]
         self._bytes -= self._sizes[at]
         self._items[at] = None
         self._start += 1
@@ -165,7 +165,7 @@ class Outbox:
         self._max_bytes = max_bytes
         self._max_events = max_events
         self._pieces: deque[_WaitingEvent] = deque()
-        self._whole: deque[_WaitingEvent] = deque()
+        self._others: deque[_WaitingEvent] = deque()
         self._tail: _WaitingEvent | None = None  # the next event may continue it
         self._bytes = 0
         self._put = 0  # events so far
@@ -181,10 +181,10 @@ class Outbox:
         if event.event_type in LIVE_ONLY:
             self._put_piece(event)
         else:
-            self._add(self._whole, event, _size(event))
+            self._add(self._others, event, _size(event))
             self._tail = None
-        while self._bytes > self._max_bytes or len(self._pieces) + len(self._whole) > self._max_events:
-            dropped = (self._pieces or self._whole).popleft()
+        while self._bytes > self._max_bytes or len(self._pieces) + len(self._others) > self._max_events:
+            dropped = (self._pieces or self._others).popleft()
             self._bytes -= dropped.size
             if dropped is self._tail:
                 self._tail = None
@@ -197,12 +197,12 @@ class Outbox:
 
     async def get(self) -> list[Event]:
         """All that waits, in order, as soon as there is something; empty once the box is closed and empty."""
-        while not self._pieces and not self._whole and not self._closed:
+        while not self._pieces and not self._others and not self._closed:
             self._news.clear()
             await self._news.wait()
-        waiting = sorted([*self._pieces, *self._whole], key=lambda one: one.place)
+        waiting = sorted([*self._pieces, *self._others], key=lambda one: one.place)
         self._pieces.clear()
-        self._whole.clear()
+        self._others.clear()
         self._tail, self._bytes = None, 0
         batch = []
         for one in waiting:

@@ -46,7 +46,7 @@ class PatientWriter:
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._behind = False  # there is something that only the thread may write
+        self._has_backlog = False  # there is something that only the thread may write
         self._thread: threading.Thread | None = None
         self._moved = 0
         self._given_up = False
@@ -57,7 +57,7 @@ class PatientWriter:
         """Write the line, or have it written."""
         if self.refused is not None or self._given_up:
             return
-        rest = line if self._behind or self._way == "thread" else self._write_now(line)
+        rest = line if self._has_backlog or self._way == "thread" else self._write_now(line)
         if not rest:
             return
         with self._changed:
@@ -66,7 +66,7 @@ class PatientWriter:
                 return
             self._queue.append(rest)
             self._queued_bytes += len(rest)
-            self._behind = True
+            self._has_backlog = True
             self._changed.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_queue, name="slow reader", daemon=True)
@@ -78,13 +78,13 @@ class PatientWriter:
         The interpreter's exit does the same; after this call `refused` and `dropped` are final."""
         with self._changed:
             try:
-                while self._behind and self.refused is None:
+                while self._has_backlog and self.refused is None:
                     before = self._moved
                     if not self._changed.wait(patience_s) and self._moved == before:
                         break
             except KeyboardInterrupt:  # the user has seen enough
                 pass
-            self._given_up = self._behind
+            self._given_up = self._has_backlog
             self.dropped += len(self._queue)
             self._queue.clear()
             self._queued_bytes = 0
@@ -111,7 +111,7 @@ class PatientWriter:
         while True:
             with self._changed:
                 while not self._queue:
-                    self._behind = False
+                    self._has_backlog = False
                     self._changed.notify_all()
                     self._changed.wait()
                 line = self._queue.popleft()
@@ -211,7 +211,7 @@ class RunLog:
         self._fd = -1
         self._size = 0
         self._pending: list[Event] = []
-        self._begun = False
+        self._started = False
         self.dropped = 0
 
     def take(self, event: Event) -> None:
@@ -219,8 +219,8 @@ class RunLog:
         if event.event_type in LIVE_ONLY:
             return
         self._pending.append(event)
-        if len(self._pending) >= _MAX_PENDING or not self._begun:
-            self._begun = True
+        if len(self._pending) >= _MAX_PENDING or not self._started:
+            self._started = True
             self.flush()
 
     def flush(self) -> None:
@@ -240,12 +240,12 @@ class RunLog:
             return
         self._size += written
         if self._size >= self._max_bytes:
-            self._put_aside()
+            self._rotate()
 
-    def _put_aside(self) -> None:
+    def _rotate(self) -> None:
         """Rotate the logs. Every move is a rename to a free name, except that the oldest log is replaced. So a process
         that dies on the way loses nothing, and the next one continues at the free name."""
-        self._let_go()
+        self._close_file()
         names = [self._path, *(f"{self._path}.{number}" for number in range(1, self._keep + 1))]
         free = next((at for at, name in enumerate(names) if at and not os.path.lexists(name)), self._keep)
         # It cannot be reported, and the log only stays larger than it should be: the next write finds it so.
@@ -261,18 +261,18 @@ class RunLog:
                 continue
             self.dropped += 1
             written = 0
-        self._let_go()  # opening it again ends a line that is cut
+        self._close_file()  # opening it again ends a line that is cut
 
     def close(self) -> None:
         """Flush and close."""
         self.flush()
-        self._let_go()
+        self._close_file()
 
     async def aclose(self, timeout_s: float) -> None:  # noqa: ARG002  local files take what time they take
         """The same, for `Emitter.aclose`."""
         self.close()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         """Close the file. A failed close does not tell what the disk lost, so it is ignored."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1

@@ -101,12 +101,12 @@ class Calls:
         if self.count == self.faults.cut_after:
             self._die(PowerCut(f"after call {self.log[-1].strip()}"))
 
-    def _die(self, how: BaseException) -> None:
-        self.log[-1] += f" !! {type(how).__name__} before it" if "before" in str(how) else " !! PowerCut after it"
-        self.dead = how
+    def _die(self, cause: BaseException) -> None:
+        self.log[-1] += f" !! {type(cause).__name__} before it" if "before" in str(cause) else " !! PowerCut after it"
+        self.dead = cause
         if self.kill is not None:
             self.kill()
-        raise how
+        raise cause
 
 
 def kill_this_process() -> None:
@@ -261,10 +261,10 @@ def run(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m agent_host.faults.crash", allow_abbrev=False)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--after-record", type=_number, metavar="N", help="die after the N-th record")
-    where.add_argument("--before-call", type=_number, metavar="N", help="die before the N-th call to the disk")
-    where.add_argument("--fail-call", type=_number, metavar="N", help="the N-th call to the disk fails")
+    point = parser.add_mutually_exclusive_group(required=True)
+    point.add_argument("--after-record", type=_number, metavar="N", help="die after the N-th record")
+    point.add_argument("--before-call", type=_number, metavar="N", help="die before the N-th call to the disk")
+    point.add_argument("--fail-call", type=_number, metavar="N", help="the N-th call to the disk fails")
     parser.add_argument("--errno", choices=sorted(CODES), default="EIO", help="with which error (EIO)")
     parser.add_argument("--persistently", action="store_true", help="and every call after it")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS OF agent-host")

@@ -166,8 +166,8 @@ class CrashRun:
     def reports_the_end(self, ended: Ended) -> bool:
         """True if the process printed the final result of the task. A paused task has a result too, but is not over."""
         reported = bool(ended.out) if self._output == "json" else "\nrecords: " in ended.err
-        said = [line for line in ended.err.splitlines() if "go on with:" not in line]  # with another task
-        return reported and not any(f"resume {SESSION_ID}" in line for line in said)
+        lines = [line for line in ended.err.splitlines() if "go on with:" not in line]  # with another task
+        return reported and not any(f"resume {SESSION_ID}" in line for line in lines)
 
     def wait_until_held(self, process: StartedProcess) -> None:
         """Wait until `process` holds the session's lock or has ended, because the duration of a start varies."""
@@ -185,10 +185,10 @@ class CrashRun:
             if self.reported is not None and not self.leftovers():
                 return
             ended = self.finish(self.run() if again else self.resume())
-            never_began = ended.code == _NO_SESSION and self.reported is None and not self.gateway.requests
-            if again or not (never_began or ended.code in (self.scenario.exit_code, _NO_SESSION)):
+            never_started = ended.code == _NO_SESSION and self.reported is None and not self.gateway.requests
+            if again or not (never_started or ended.code in (self.scenario.exit_code, _NO_SESSION)):
                 self._expect(ended, self.scenario.exit_code)
-            again = never_began and not again
+            again = never_started and not again
         self.problems.append(f"not over after {_MAX_RESUMES} resumes; left: {self.leftovers()}")
 
     def _expect(self, ended: Ended, code: int) -> None:
@@ -250,8 +250,8 @@ class CrashRun:
     def _report_problems(self, reported: Ended, kept: Mapping[str, Any]) -> list[str]:
         keys = ("status", "reason", "text", "stepCount", "usage", "toolCalls")
         if self._output == "json":
-            said = json.loads(reported.out)
-            return [f"{key}: reported {said[key]!r}, kept {kept[key]!r}" for key in keys if said[key] != kept[key]]
+            result = json.loads(reported.out)
+            return [f"{key}: reported {result[key]!r}, kept {kept[key]!r}" for key in keys if result[key] != kept[key]]
         usage = kept["usage"]
         steps, calls = count_noun(kept["stepCount"], "step"), count_noun(len(kept["toolCalls"]), "tool call")
         totals = f"{steps}, {calls}, {usage['inputTokens']} tokens in"
@@ -265,16 +265,16 @@ class CrashRun:
         answers: dict[int | None, RequestRecord] = {
             record.message_count: record for record in self.gateway.requests if record.turn is not None
         }
-        said = [self.script.turns[(record.turn or 0) - 1].usage for record in answers.values()]
+        usages = [self.script.turns[(record.turn or 0) - 1].usage for record in answers.values()]
         turns = sum(message["role"] == "assistant" for message in outcome.history)
-        if len(said) != turns:
-            return [f"{turns} answers are in the thread and {len(said)} were given"]
-        cached = sum(usage.cache_read_input_tokens for usage in said)
-        uncached = sum(usage.input_tokens + usage.cache_creation_input_tokens for usage in said)
-        written = sum(usage.cache_creation_input_tokens for usage in said)
+        if len(usages) != turns:
+            return [f"{turns} answers are in the thread and {len(usages)} were given"]
+        cached = sum(usage.cache_read_input_tokens for usage in usages)
+        uncached = sum(usage.input_tokens + usage.cache_creation_input_tokens for usage in usages)
+        written = sum(usage.cache_creation_input_tokens for usage in usages)
         total = {
             "inputTokens": uncached + cached,
-            "outputTokens": sum(usage.output_tokens for usage in said),
+            "outputTokens": sum(usage.output_tokens for usage in usages),
             "cachedInputTokens": cached,
             **({"cacheWriteTokens": written} if written else {}),
         }

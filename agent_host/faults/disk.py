@@ -433,7 +433,7 @@ class Names:
         """Copy the names and files for another process."""
         files: dict[int, Inode] = {}
         by_path = {
-            path: replace(name, versions=[_once(files, entry, Inode.copy) for entry in name.versions])
+            path: replace(name, versions=[_map_inode(files, entry, Inode.copy) for entry in name.versions])
             for path, name in self.by_path.items()
         }
         return Names(by_path, list(self.renames), self.changes)
@@ -445,7 +445,7 @@ class Names:
         files: dict[int, Inode] = {}
         made = Names(changes=self.changes)
         for path, entry in self._entries_left(outcome).items():
-            found = _once(files, entry, lambda inode: inode.lose_power(outcome, first, last))
+            found = _map_inode(files, entry, lambda inode: inode.lose_power(outcome, first, last))
             made.by_path[path] = NameHistory(self.by_path[path].parent, [found])
         return made
 
@@ -466,8 +466,8 @@ class Names:
 
     def rename(self, source: str, target: str) -> None:
         """Move the entry of `source` to `target`."""
-        came = self.set(target, self.get(source))
-        self.renames.append((source, self.set(source, None), target, came))
+        added = self.set(target, self.get(source))
+        self.renames.append((source, self.set(source, None), target, added))
 
     def sync(self, directory: str) -> None:
         """Make the names in `directory` durable."""
@@ -490,9 +490,9 @@ class Names:
         for path, name in self.by_path.items():
             possible = len(name.versions) - name.durable
             chosen[path] = name.durable + (outcome.name(possible) if possible > 1 else 0)
-        for source, went, target, came in reversed(self.renames):
-            if chosen[target] < came and chosen[source] == went and went > self.by_path[source].durable:
-                chosen[source] = went - 1
+        for source, removed, target, added in reversed(self.renames):
+            if chosen[target] < added and chosen[source] == removed and removed > self.by_path[source].durable:
+                chosen[source] = removed - 1
         left: dict[str, Entry] = {}
         for path in sorted(chosen, key=len):  # a directory before its contents
             parent = self.by_path[path].parent
@@ -505,7 +505,7 @@ def _is_root(path: str) -> bool:
     return os.path.dirname(path) == path
 
 
-def _once(files: dict[int, Inode], entry: Entry, make: Callable[[Inode], Inode]) -> Entry:
+def _map_inode(files: dict[int, Inode], entry: Entry, make: Callable[[Inode], Inode]) -> Entry:
     """Apply `make` to `entry` if it is a file; all names of one file get the same result."""
     if not isinstance(entry, Inode):
         return entry

@@ -208,11 +208,11 @@ class Race(Fault):
             return
         crash_run.reported = winners[0]
         for loser in ended:
-            if loser is not winners[0] and not _is_turned_away(loser, winners[0]):
+            if loser is not winners[0] and not _is_rejected(loser, winners[0]):
                 crash_run.problems.append(f"turned away with exit code {loser.code} and {loser.err.strip()!r}")
 
 
-def _is_turned_away(loser: Ended, winner: Ended) -> bool:
+def _is_rejected(loser: Ended, winner: Ended) -> bool:
     """True if `loser` ended with one line and the matching exit code."""
     if loser.out or loser.err.count("\n") != 1:
         return False

@@ -118,8 +118,8 @@ def turns_of(parts: Sequence[Part], final: str) -> list[dict[str, Any]]:
     turns: list[dict[str, Any]] = []
     for position, (calls, mend) in enumerate(parts, 1):
         thought = f"Part {position} is next."
-        said = {"thinking": thought, "text": f"Part {position}.", "tool_calls": calls}
-        turns.append({**said, "usage": _usage(10 * position)})
+        turn = {"thinking": thought, "text": f"Part {position}.", "tool_calls": calls}
+        turns.append({**turn, "usage": _usage(10 * position)})
         mending = {"text": "I look at what is there.", "tool_calls": mend, "usage": _usage(10 * position + 5)}
         turns.append({"when": _interrupted(position + 1), **mending})
     return [*turns, {"text": final, "expect": {"last_role": "user"}, "usage": _usage(10 * len(parts) + 10)}]
@@ -156,12 +156,12 @@ class Effects(Scenario):
         """See Scenario."""
         note = _write(workspace / "note.txt", "done\n")
         blue, green = (_write(workspace / "settings.ini", f"colour = {colour}\n") for colour in ("blue", "green"))
-        gone = {"name": "DeleteFile", "arguments": {"path": f"{workspace}/old.txt"}}
+        delete = {"name": "DeleteFile", "arguments": {"path": f"{workspace}/old.txt"}}
         read = {"name": "ReadFile", "arguments": {"path": f"{workspace}/effects.log"}}
         parts: list[Part] = [
             ([append("one"), append("two"), append("three")], [repair("one", "two", "three")]),
             ([note, append("four")], [note, repair("four")]),
-            ([read, append("five"), gone], [repair("five"), command("rm -f old.txt")]),
+            ([read, append("five"), delete], [repair("five"), command("rm -f old.txt")]),
             ([append("six"), blue], [repair("six"), blue]),
             ([green], [green]),
         ]
@@ -263,8 +263,8 @@ class FilesScenario(Scenario):
 
     def check(self, outcome: RunOutcome) -> list[str]:
         """See Scenario."""
-        there = sorted(path for path in outcome.workspace.rglob("*") if path.is_file())
-        found = {str(path.relative_to(outcome.workspace)): path.read_text() for path in there}
+        files = sorted(path for path in outcome.workspace.rglob("*") if path.is_file())
+        found = {str(path.relative_to(outcome.workspace)): path.read_text() for path in files}
         wanted = {"kept/old.txt": "old\n", "kept/settings.ini": "colour = green\n"}
         return [] if found == wanted else [f"there is {found}, not {wanted}"]
 
@@ -332,11 +332,11 @@ class Helpers(Scenario):
         """See Scenario. On a busy machine a command may be killed as it starts; its result then reports that."""
         made = collections.Counter((outcome.workspace / "effects.log").read_text().split())
         results = [message for message in outcome.history if message["role"] == "tool"][1:]
-        told = {word: "Exit code: 137" in one["content"] for word, one in zip(self._words, results, strict=True)}
+        reported = {word: "Exit code: 137" in one["content"] for word, one in zip(self._words, results, strict=True)}
         return [
             f"effect {word!r} was made {made[word]} times"
             for word in self._words
-            if made[word] > 1 or not (made[word] or told[word])
+            if made[word] > 1 or not (made[word] or reported[word])
         ]
 
 

@@ -276,19 +276,19 @@ SMALL_WINDOW_TOKENS: Final = 16_000
 """A model with a smaller window gets the slim toolset if none is chosen."""
 SHIPPED_SMALL: Final = ("gpt-4",)
 """The ends of the names that the shipped table has with such a window."""
-GATEWAY_SAYS: Final = "the gateway says: "
+GATEWAY_PREFIX: Final = "the gateway says: "
 _TOOLSET = "host.toolset"
 _MODELS_SHOWN: Final = 20
 
 
 class Informed(NamedTuple):
-    """Settings completed by `facts`, None if no server was asked or none answered; `said` is one line about the values
-    taken from it, "" for none. `learned` is the part that a session keeps: the facts, None for no answer, by
+    """Settings completed by `facts`, None if no server was asked or none answered; `summary` is one line about the
+    values taken from it, "" for none. `learned` is the part that a session keeps: the facts, None for no answer, by
     `server_key`; empty if no server was asked."""
 
     settings: Settings
     facts: ServerFacts | None = None
-    said: str = ""
+    summary: str = ""
     learned: Mapping[str, Any] = {}
 
 
@@ -301,13 +301,13 @@ async def ask_gateway(
     *,
     model: str,
     may_choose: bool,
-    anew: bool = False,
+    refresh: bool = False,
     recorded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Informed:
     """The settings with the facts that the local server of `llm.gateway` reports about `model`. `may_choose`: the only
     model of a server is taken if `llm.model` names none. A remote gateway is not asked; nor are facts requested that
     the session learned when it started (`recorded`), or that were requested within the last hour by the clock `time`,
-    unless `anew`. Raises UsageError for a URL or a token that no request could carry."""
+    unless `refresh`. Raises UsageError for a URL or a token that no request could carry."""
     url, asked = settings.llm.gateway, "" if may_choose else model
     if not url or url.startswith(MOCK_PREFIX):
         return Informed(settings)
@@ -318,7 +318,7 @@ async def ask_gateway(
     kept = LocalServers(state_dir, time)
     if key in recorded:
         known = recorded[key]
-    elif anew or (known := kept.find(url, asked)) is None:
+    elif refresh or (known := kept.find(url, asked)) is None:
         headers = {**dialect.headers(dialects.check_token(token)), **dialects.check_headers(settings.llm.headers)}
         headers = {name: value for name, value in headers.items() if name not in ("content-type", "accept")}
         found = await ask_server(url, asked, headers, TlsContext(url).get)
@@ -347,7 +347,7 @@ def _complete(settings: Settings, facts: ServerFacts, model: str, *, may_choose:
         entry = {"context_tokens": facts.context_tokens}
         settings = settings.over({MODELS: {**settings.models, model: {**settings.models.get(model, {}), **entry}}})
         words.append(f"its window is {facts.context_tokens:,} tokens ({facts.page})")
-    return Informed(settings, facts, GATEWAY_SAYS + "; ".join(words) if words else "")
+    return Informed(settings, facts, GATEWAY_PREFIX + "; ".join(words) if words else "")
 
 
 async def refuse_unknown_host(settings: Settings) -> None:
@@ -412,13 +412,18 @@ def fit_toolset(settings: Settings, bundle: PolicyBundle) -> Settings:
     return settings.over({_TOOLSET: [SLIM]}) if is_small else settings
 
 
-def report_window(emitter: Emitter, talk: Conversation, said: str, families: tuple[str, ...]) -> None:
+def report_window(emitter: Emitter, conversation: Conversation, summary: str, families: tuple[str, ...]) -> None:
     """Report with the first request the facts read from the server, and if the request fits."""
-    window = talk.facts.limits.context_tokens
-    message = "; ".join(filter(None, (said, advice(talk.tokens, window, families))))
+    window = conversation.facts.limits.context_tokens
+    message = "; ".join(filter(None, (summary, advice(conversation.tokens, window, families))))
     if message:
-        told = {"model": talk.model, "estimatedInputTokens": talk.tokens, "contextTokens": window, "message": message}
-        emitter.emit(EventType.LLM_SERVER_READ, {name: value for name, value in told.items() if value is not None})
+        payload = {
+            "model": conversation.model,
+            "estimatedInputTokens": conversation.tokens,
+            "contextTokens": window,
+            "message": message,
+        }
+        emitter.emit(EventType.LLM_SERVER_READ, {name: value for name, value in payload.items() if value is not None})
 
 
 def advice(first_request: int, window: int | None, families: tuple[str, ...]) -> str:
@@ -488,22 +493,22 @@ class Backends:
             settings.services.upload_max_behind_s,
             settings.services.upload_end_s,
         )
-        here = EmbeddedWorkspaceService(
+        local = EmbeddedWorkspaceService(
             paths.artifacts, blobs, workspace_id=identity.workspace_id, outside=self._outside
         )
         if url is None:
             only_histories = limits._replace(max_pending_bytes=sys.maxsize)
-            return Stores(here, UploadQueue(here, only_histories), uploads_elsewhere=False)
+            return Stores(local, UploadQueue(local, only_histories), uploads_elsewhere=False)
         service = HttpWorkspaceService(self._client(url), identity.workspace_id, identity.session_id)
-        return Stores(here, UploadQueue(service, limits), uploads_elsewhere=True)
+        return Stores(local, UploadQueue(service, limits), uploads_elsewhere=True)
 
     def approvals(self, paths: SessionPaths) -> ApprovalReporter:
         """The reporter of decisions."""
         url = self._urls.approval
         home = EmbeddedApprovalService(paths.approvals) if url is None else HttpApprovalService(self._client(url))
         reporter = ApprovalReporter(home)
-        where = paths.approvals if url is None else f"the approval service ({displayable_url(url)})"
-        self.losses.watch(where, reporter)
+        place = paths.approvals if url is None else f"the approval service ({displayable_url(url)})"
+        self.losses.watch(place, reporter)
         return reporter
 
     def tool_service(self) -> ToolService | None:
@@ -557,7 +562,7 @@ class Backends:
             lines.append(self._traces.unusable)
         return lines
 
-    def know(self, identity: SessionIdentity) -> None:
+    def register(self, identity: SessionIdentity) -> None:
         """The session is on this disk; the embedded Session Service may grant its resume."""
         self._workspaces[identity.session_id] = identity.workspace_id
 

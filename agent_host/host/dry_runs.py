@@ -71,11 +71,11 @@ class CommandAccess(NamedTuple):
     temporary: str | None = None
     steering: tuple[str, ...] = ()
 
-    def scoping(self, level: environment.Level, here: Environment, is_here: bool) -> Scoping:
-        """The sandbox of commands at a level; `is_here`: `here` is this machine."""
-        gather = stated_machine(here)
+    def scoping(self, level: environment.Level, machine: Environment, is_here: bool) -> Scoping:
+        """The sandbox of commands at a level; `is_here`: `machine` is the local one."""
+        gather = stated_machine(machine)
         if is_here:
-            gather = this_machine(here, temporary=self.temporary, records=self.records, steering=self.steering)
+            gather = this_machine(machine, temporary=self.temporary, records=self.records, steering=self.steering)
         return Scoping(
             level.level,
             level.wanted,
@@ -95,12 +95,12 @@ class Tried(NamedTuple):
     """A policy to try: the bundle as a session would have it, this machine, the configuration's restrictions, the
     families of tools that it chooses, the list of native programs, None for that of a session without any
     configuration, the skills, None for none, and their scripts; the tools that the workspace brings; and in `elsewhere`
-    the tools of MCP servers and of the Backend Tool Service, as far as sessions have stored their lists. `held` is the
-    bundle if a sandbox restricts commands, and `hosts` their additional access. `level` is the default level of the
-    answers, and `notices` are for the reader of the answers."""
+    the tools of MCP servers and of the Backend Tool Service, as far as sessions have stored their lists.
+    `sandboxed_bundle` is the bundle if a sandbox restricts commands, and `hosts` their additional access. `level` is
+    the default level of the answers, and `notices` are for the reader of the answers."""
 
     bundle: PolicyBundle
-    here: Environment
+    machine: Environment
     limits: Limits
     families: tuple[str, ...]
     native: NativeExec | None = None
@@ -108,7 +108,7 @@ class Tried(NamedTuple):
     scripts: Scripts | None = None
     of_workspace: WorkspaceTools = WorkspaceTools()
     elsewhere: tuple[ToolSpec, ...] = ()
-    held: PolicyBundle | None = None
+    sandboxed_bundle: PolicyBundle | None = None
     hosts: CommandAccess = CommandAccess()
     level: environment.Level = environment.Level("none", "none")
     notices: tuple[str, ...] = ()
@@ -159,14 +159,14 @@ class Tried(NamedTuple):
 
     def bundle_at(self, level: SandboxLevel) -> PolicyBundle:
         """The bundle if commands run at this sandbox level."""
-        return self.bundle if level == "none" or self.held is None else self.held
+        return self.bundle if level == "none" or self.sandboxed_bundle is None else self.sandboxed_bundle
 
     def judge(
         self, tool_name: str, arguments: Mapping[str, Any], now: datetime, level: SandboxLevel = "none"
     ) -> Decision:
         """The decision about one call, with commands at this sandbox level; facts are those of this disk."""
-        held, case = environment.Level(level, level), DryRunCase(tool_name, arguments)
-        return self.judge_case(case, self.bundle_at(level), self.all_tools, now, held)
+        sandbox, case = environment.Level(level, level), DryRunCase(tool_name, arguments)
+        return self.judge_case(case, self.bundle_at(level), self.all_tools, now, sandbox)
 
     def judge_case(
         self, case: DryRunCase, bundle: PolicyBundle, tools: Registry, now: datetime, level: environment.Level
@@ -175,7 +175,7 @@ class Tried(NamedTuple):
         return judge_case(
             bundle,
             case,
-            self.here,
+            self.machine,
             tools,
             now=now,
             limits=self.limits,
@@ -211,14 +211,13 @@ class Tried(NamedTuple):
         if spec.identity is None:
             return False
         approved = self.of_workspace.approved
-        facts = NamedToolFacts(
-            spec.name, spec.identity, approved is not None and approved.knows(spec.name, spec.identity)
-        )
+        is_approved = approved is not None and approved.is_approved(spec.name, spec.identity)
+        facts = NamedToolFacts(spec.name, spec.identity, is_approved)
         return check_tool(self.bundle_in_use, spec.capability, facts, now=MACHINE.now()).decision == "APPROVAL_REQUIRED"
 
     def _keeps(self, spec: ToolSpec, limits: Limits | None) -> str | None:
         """Why these limits keep the tool from being shown; without any, why the bundle does."""
-        os, workspace = self.here.os_family, self.here.workspace
+        os, workspace = self.machine.os_family, self.machine.workspace
         reason = functools.partial(
             why_not_offered, self.bundle_in_use, spec.name, workspace=workspace, os=os, elsewhere=spec.elsewhere
         )
@@ -234,8 +233,8 @@ class Tried(NamedTuple):
 
 
 def _withholder(reasons: Mapping[str, str | None]) -> dict[str, Any]:
-    said = {who: why for who, why in reasons.items() if why is not None}
-    return {"offered": not said, "reason": next(iter(said.values()), None), "keptBy": list(said)}
+    found = {who: why for who, why in reasons.items() if why is not None}
+    return {"offered": not found, "reason": next(iter(found.values()), None), "keptBy": list(found)}
 
 
 def policy_to_try(
@@ -252,38 +251,40 @@ def policy_to_try(
     settings, now = settings_from(portable(flags), workspace=workspace), MACHINE.now()
     paths = SessionPaths(state_dir, session_start.SESSION_TO_TRY if session_id == ANY_SESSION else session_id)
     temporary = session_directory(state_dir, paths.session_id, os.environ)
-    here = environment.this_environment(workspace, environment.command_environment(settings, temporary), temporary)
+    machine = environment.this_environment(workspace, environment.command_environment(settings, temporary), temporary)
     installed = environment.names_of_packages(settings) if settings.tools.installed else ()
     load = functools.partial(
-        session_start.load_bundle, settings, here, state_dir=state_dir, now=now, installed=installed
+        session_start.load_bundle, settings, machine, state_dir=state_dir, now=now, installed=installed
     )
-    bundle, held = (load(session_id=session_id, held=is_held, to_try=True) for is_held in (False, True))
-    families, index = environment.families_of(settings), environment.skill_index(here.workspace)
+    bundle, sandboxed_bundle = (
+        load(session_id=session_id, sandboxed=is_sandboxed, to_try=True) for is_sandboxed in (False, True)
+    )
+    families, index = environment.families_of(settings), environment.skill_index(machine.workspace)
     return Tried(
         bundle,
-        here,
+        machine,
         environment.limits_of(settings),
         families,
-        environment.native_list(settings, here.workspace),
+        environment.native_list(settings, machine.workspace),
         index,
-        environment.skill_scripts(settings, index, paths.sandbox, here.workspace, temporary),
-        workspace_tools(here.workspace, state_dir, index, environment.built_in(families).names),
-        _elsewhere(settings, bundle, here, state_dir, now),
-        held,
+        environment.skill_scripts(settings, index, paths.sandbox, machine.workspace, temporary),
+        workspace_tools(machine.workspace, state_dir, index, environment.built_in(families).names),
+        _remote_tools(settings, bundle, machine, state_dir, now),
+        sandboxed_bundle,
         CommandAccess(
             Widening(domains=environment.domains_to_open(settings)),
             settings.policy.blocked_domains,
             state_dir,
             temporary,
-            (*session_start.own_files(), *session_start.files_to_guard(settings, here.workspace)),
+            (*session_start.own_files(), *session_start.files_to_guard(settings, machine.workspace)),
         ),
         level or environment.level_to_try(settings, state_dir, flags.get(environment.LEVEL)),
         (*settings.ignored, *bundle_changes(settings, state_dir)),
     )
 
 
-def _elsewhere(
-    settings: Settings, bundle: PolicyBundle, here: Environment, state_dir: str, now: datetime
+def _remote_tools(
+    settings: Settings, bundle: PolicyBundle, machine: Environment, state_dir: str, now: datetime
 ) -> tuple[ToolSpec, ...]:
     """The tools of the servers and the service that a session would have, as far as they are known. No connection is
     made."""
@@ -291,7 +292,7 @@ def _elsewhere(
     if bundle.mcp_servers or settings.mcp.servers:
         from agent_host.host import mcp_servers
 
-        found = mcp_servers.tools_on_record(settings, bundle, here, state_dir, now)
+        found = mcp_servers.tools_on_record(settings, bundle, machine, state_dir, now)
     if os.environ.get(TOOLS_URL_VARIABLE):
         from agent_host.host import remote_tools
 
@@ -320,7 +321,7 @@ class DryRuns:
     def level_of(self, case: DryRunCase) -> environment.Level:
         """The level of a case: the one that it names, none on another system than this machine's, else as a run has
         it."""
-        is_other = case.os is not None and case.os != self._tried.here.os_family
+        is_other = case.os is not None and case.os != self._tried.machine.os_family
         if case.sandbox == STRONGEST or (case.sandbox is None and not is_other):
             return self._tried.level
         level = case.sandbox or LEVELS[0]
@@ -329,16 +330,16 @@ class DryRuns:
     def _judge(self, case: DryRunCase) -> tuple[Decision, SandboxLevel]:
         """The decision. Raises InvalidCase for capabilities that are none. What policy lets pass is refused for the
         arguments that its tool refuses: the call would not run."""
-        held = self.level_of(case)
-        level = held.level
+        sandbox = self.level_of(case)
+        level = sandbox.level
         case = case._replace(arguments=environment.usable(self._tools.get(case.tool_name), case.arguments))
         bundle = self._tried.bundle_at(level)
         if case.capabilities is not None:
             bundle = self._with(json_text.dumps(case.capabilities))
-            bundle = bundle.keep_known(bundle, held=level != "none")
+            bundle = bundle.keep_known(bundle, sandboxed=level != "none")
         if case.facts is not None:  # which determine where paths lead, whatever is on this disk
             bundle = bundle.set_real_places({})
-        decision = self._tried.judge_case(case, bundle, self._tools, self._now, held)
+        decision = self._tried.judge_case(case, bundle, self._tools, self._now, sandbox)
         spec = self._tools.get(case.tool_name)
         # Apart from the call's request beyond its sandbox, which policy has read.
         arguments = {key: one for key, one in case.arguments.items() if level == "none" or key != SANDBOX_GRANT}
@@ -352,7 +353,7 @@ class DryRuns:
             bundle = parse_bundle({**self._tried.bundle.to_json(), "capabilities": orjson.loads(capabilities)})
         except BundleProblems as error:
             raise InvalidCase(str(error)) from error
-        return resolve_places(bundle, self._tried.here)
+        return resolve_places(bundle, self._tried.machine)
 
 
 def case_refused(problem: str) -> Decision:
@@ -382,28 +383,28 @@ def report_of_bundle(raw: bytes, flags: Mapping[str, Any], *, workspace: str, st
     ).level
     places = session_start.places_of(environment.this_environment(workspace), state_dir)
     try:
-        bundle = read_file_bundle(raw, places, now, session_start.own_files(), held=level != LEVELS[0])
+        bundle = read_file_bundle(raw, places, now, session_start.own_files(), sandboxed=level != LEVELS[0])
     except BundleProblems as error:
         return BundleReport(list(error.problems), "", [], level)
     found = check_usable(bundle, session_id=bundle.session_id, now=now)
     admits = [*summarize(bundle), *ends_commits(bundle)]
-    odd = suspicions_in(raw, places, now, session_start.own_files(), hints=True)
-    lasts = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
+    suspicions = suspicions_in(raw, places, now, session_start.own_files(), hints=True)
+    lifetime = f"holds for {DEFAULT_LIFETIME_S // 3600} hours from each start on"
     if "expiresAt" in json.loads(raw):
-        lasts = f"expires {bundle.expires_at.isoformat()}"
-    summary = f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, {lasts}"
-    return BundleReport(list(found), summary, admits, level, odd)
+        lifetime = f"expires {bundle.expires_at.isoformat()}"
+    summary = f"valid: version {bundle.policy_bundle_version}, {len(bundle.capabilities)} capabilities, {lifetime}"
+    return BundleReport(list(found), summary, admits, level, suspicions)
 
 
 def first_request_tokens(tried: Tried, dialect: Dialect, model: str) -> int:
     """Estimated tokens at the start of a session's requests: definitions of tools and the system prompt, without the
     project's instructions to agents."""
-    here, offered = tried.here, {row["toolName"] for row in tried.tools() if row["offered"]}
+    machine, offered = tried.machine, {row["toolName"] for row in tried.tools() if row["offered"]}
     head = dialect.head(
         model=model,
         max_output_tokens=1,
         system=system_prompt(
-            workspace=here.workspace, os_family=here.os_family, shell=here.shell, bundle=tried.bundle_in_use
+            workspace=machine.workspace, os_family=machine.os_family, shell=machine.shell, bundle=tried.bundle_in_use
         ),
         tools=[definition_of(spec) for spec in tried.session_tools if spec.name in offered],
     )

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from policy.facts import ShellName
     from policy.rules import Limits
     from state.checkpoint import Checkpoint
-    from state.disk import Beside, Disk
+    from state.disk import Disk, StartJob
     from tool_runtime.files.skills import Skill, SkillIndex
     from tool_runtime.processes.command import CommandParams, RunningCommand, StartCommand
     from tool_runtime.processes.guard import ProcessGuard
@@ -88,12 +88,12 @@ _SHELLS: dict[str, ShellName] = {
 
 class Surroundings(NamedTuple):
     """Everything that a session gets from outside its own process, apart from its event loop (decision 0110): a test
-    replaces it and runs a whole session from one seed. `beside` starts background work of the store, `start_command` a
-    command of a tool."""
+    replaces it and runs a whole session from one seed. `background` starts background work of the store,
+    `start_command` a command of a tool."""
 
     outside: Outside
     disk: Disk
-    beside: Beside
+    background: StartJob
     start_command: StartCommand
 
 
@@ -532,13 +532,13 @@ def _rows(directory: str) -> Levels:
 
 
 def _rows_in_session(temporary: str) -> Levels:
-    is_there = os.path.isdir(temporary)
+    existed = os.path.isdir(temporary)
     with contextlib.suppress(OSError):  # then the trial reports its problem
         temporary_directory.make(temporary)
     try:
         return _rows(temporary)
     finally:
-        if not is_there:
+        if not existed:
             temporary_directory.remove(temporary)
 
 
@@ -578,10 +578,10 @@ def refuse_weaker(resolved: ResolvedOptions, level: Level, state: Checkpoint) ->
     if resolved.sandbox_named or before not in LEVELS or not is_weaker(level.level, before):
         return
     because = f" ({level.why})" if level.why else ""
-    held = f"commands of this session ran at the sandbox level {before}; here it would be {level.level}{because}"
+    finding = f"commands of this session ran at the sandbox level {before}; here it would be {level.level}{because}"
     raise SandboxWeaker(
-        f"{held}: --sandbox {level.level} continues at that level, --sandbox {before} has commands denied",
-        held=f"{held}.",
+        f"{finding}: --sandbox {level.level} continues at that level, --sandbox {before} has commands denied",
+        held=f"{finding}.",
         before=before,
         level=level.level,
     )

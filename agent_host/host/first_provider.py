@@ -23,7 +23,7 @@ from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, err
 from agent_host.llm import known_dialects as dialects
 from agent_host.llm.errors import KINDS, kind_of_answer
 from agent_host.llm.local_server import NoList, ask_models
-from agent_host.llm.network import whole_events
+from agent_host.llm.network import complete_events
 from agent_host.redaction import Scrubber
 from agent_host.thread.messages import Message
 from config.lean_typing import NamedTuple
@@ -75,7 +75,7 @@ class Proven(NamedTuple):
 
     settings: Settings
     works: bool
-    said: str
+    message: str
 
 
 def candidates(environ: Mapping[str, str], *, local: bool = True) -> tuple[Candidate, ...]:
@@ -135,7 +135,9 @@ def prove(wanted: Plan, state_dir: str) -> Proven:
     try:
         dialect = dialects.dialect_of_settings(settings)
         if dialect is None:
-            dialect = dialects.find_dialect(settings, settings.llm.gateway, token, state_dir, MACHINE.time, anew=True)
+            dialect = dialects.find_dialect(
+                settings, settings.llm.gateway, token, state_dir, MACHINE.time, refresh=True
+            )
             settings = settings.over({"llm.dialect": dialect.dialect.name})
         settings = asyncio.run(settle_model(settings, None, dialect.dialect, token))
     except (GatewayError, NoList) as error:
@@ -262,7 +264,7 @@ def keep_in_keyring(name: str, key: str) -> None:
 
 _TIMEOUT_S = 20.0
 _MAX_ANSWER_BYTES = 64 * 1024
-_SAID_BYTES = 200
+_MESSAGE_BYTES = 200
 # The least that every provider takes.
 _MAX_TOKENS = 16
 _DEEP_TOKENS = 512
@@ -285,14 +287,14 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
         token = dialects.check_token(Tokens.read().under(settings).gateway)
         headers = dialects.check_headers(settings.llm.headers)
         dialect, found = dialects.dialect_of_settings(settings) or dialects.find_dialect(
-            settings, url, token, state_dir, MACHINE.time, anew=True
+            settings, url, token, state_dir, MACHINE.time, refresh=True
         )
     except (UsageError, GatewayError) as error:
         return False, str(error)
     model = model_of(settings)
     scrubber = Scrubber([token, dialects.check_url(url).password, *dialects.secrets_in(headers)])
     head = dialect.head(model=model, max_output_tokens=_MAX_TOKENS, system="Answer in one word.", tools=[])
-    shown, began = displayable_url(dialects.request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
+    shown, started = displayable_url(dialects.request_url(url, dialect.path)).partition("?")[0], MACHINE.monotonic()
     try:
         with httpx.stream(
             "POST",
@@ -304,19 +306,19 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
             trust_env=not is_loopback(host),
         ) as response:
             status, media_type = response.status_code, response.headers.get("content-type", "none")
-            data, speaks = _start_of(response, dialect, until=began + _TIMEOUT_S)
+            data, speaks = _start_of(response, dialect, until=started + _TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return False, f"{shown} cannot be reached{_by_proxy(url, host)}: {one_line(first_line(error))}"
     read = errors.read(data)
-    said = scrubber.text(one_line(strip_html(read.message) or "an empty answer", _SAID_BYTES))
+    message = scrubber.text(one_line(strip_html(read.message) or "an empty answer", _MESSAGE_BYTES))
     if status != httpx.codes.OK:
         kind = kind_of_answer(status, read)
         why = _refusal(kind, status, model, token_name(settings), has_token=token is not None)
-        return False, f"{shown} {why} (HTTP {status}): {said}"
+        return False, f"{shown} {why} (HTTP {status}): {message}"
     if not media_type.startswith("text/event-stream") or not speaks:
-        return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {said}"
-    took = MACHINE.ms_since(began)
-    return True, f"{shown} answers with model {one_line(model)} ({took} ms)" + (f"; {found}" if found else "")
+        return False, f"{shown} does not speak the wire {dialect.name!r}: it answered {one_line(media_type)}: {message}"
+    elapsed_ms = MACHINE.ms_since(started)
+    return True, f"{shown} answers with model {one_line(model)} ({elapsed_ms} ms)" + (f"; {found}" if found else "")
 
 
 def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, str]:
@@ -335,8 +337,8 @@ def try_tool_call(settings: Settings, url: str, state_dir: str) -> tuple[bool, s
     how = "llama.cpp needs --jinja and a template with tools, vLLM --enable-auto-tool-choice and --tool-call-parser"
     if _LOOK_UP.name in turn.text:
         return False, f"the model wrote its call as text: this server parses none ({how})"
-    said = one_line(turn.text or "an empty answer", _SAID_BYTES)
-    return False, f"the model called no tool: choose one that can, or the server parses no calls ({how}): {said}"
+    answer = one_line(turn.text or "an empty answer", _MESSAGE_BYTES)
+    return False, f"the model called no tool: choose one that can, or the server parses no calls ({how}): {answer}"
 
 
 async def _tool_call(settings: Settings, url: str, dialect: Dialect, token: str | None) -> ModelTurn:
@@ -401,7 +403,7 @@ def _start_of(response: httpx.Response, dialect: Dialect, *, until: float) -> tu
 def _is_of(dialect: Dialect, data: bytes) -> bool:
     assembler = dialect.assembler()
     try:
-        for event, content in whole_events(data):
+        for event, content in complete_events(data):
             assembler.feed(event, content)
     except (StreamProtocolError, StreamFault, AnswerTooLarge):
         return False

@@ -19,7 +19,7 @@ from agent_host.capability_grants import KEY_VARIABLE, grant_key
 from agent_host.display_text import count_noun, one_line
 from agent_host.errors import PolicyError, UsageError
 from agent_host.host import environment
-from agent_host.host.backends import GATEWAY_SAYS, NO_GATEWAY, Tokens, advice, ask_gateway, fit_toolset
+from agent_host.host.backends import GATEWAY_PREFIX, NO_GATEWAY, Tokens, advice, ask_gateway, fit_toolset
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
 from agent_host.host.first_provider import local_servers, model_of, try_gateway, try_tool_call
 from agent_host.host.mcp_servers import SessionServers, UnusedServer
@@ -136,7 +136,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
                 MACHINE.time,
                 model=model_of(settings),
                 may_choose=is_ours and not chosen,
-                anew=True,
+                refresh=True,
             )
         )
         level = environment.level_of(settings, state_dir)
@@ -146,11 +146,11 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
     settings, model = fit_toolset(found.settings, tried.bundle_in_use), model_of(found.settings)
     window = KnownModels(settings.models).table.of(model).limits.context_tokens
     served = () if found.facts is None else found.facts.models
-    said = found.said.removeprefix(GATEWAY_SAYS)
+    summary = found.summary.removeprefix(GATEWAY_PREFIX)
     if served and model not in served:
-        said = f"it serves {one_line(', '.join(served[:_TOOLS_SHOWN]))}: choose one with --model"
+        summary = f"it serves {one_line(', '.join(served[:_TOOLS_SHOWN]))}: choose one with --model"
     if window is None:
-        return settings, [Check("model", None, said)] if said else []
+        return settings, [Check("model", None, summary)] if summary else []
     families = environment.families_of(settings)
     needed = first_request_tokens(tried._replace(families=families), dialect, model)
     helps = advice(needed, window, families)
@@ -159,7 +159,7 @@ def _model(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> tupl
         "; it reports that the model takes no tools" if found.facts and found.facts.takes_tools is False else ""
     )
     ok = needed < window and not takes_none
-    return settings, [Check("model", ok, "; ".join(filter(None, (said, words))) + takes_none)]
+    return settings, [Check("model", ok, "; ".join(filter(None, (summary, words))) + takes_none)]
 
 
 def _services() -> list[Check]:
@@ -197,8 +197,8 @@ def _backend_tools(url: str, *, granted: bool) -> Check:
         hint = f"; check {TOOLS_TOKEN_VARIABLE}" if token else f": set {TOOLS_TOKEN_VARIABLE}"
         return Check(name, False, f"{shown} says HTTP {answer.status_code}{hint if refused else ''}")
     tools = ", ".join(one_line(one.name) for one in listed.definitions[:_TOOLS_SHOWN])
-    more = len(listed.definitions) - _TOOLS_SHOWN
-    found = f"{shown} lists {tools or 'no tools'}{f' and {more} more' if more > 0 else ''}"
+    extra = len(listed.definitions) - _TOOLS_SHOWN
+    found = f"{shown} lists {tools or 'no tools'}{f' and {extra} more' if extra > 0 else ''}"
     if listed.rejected:
         found += (
             f"; {len(listed.rejected)} cannot be used: {one_line('; '.join(map(': '.join, listed.rejected.items())))}"
@@ -275,7 +275,7 @@ def _leftovers(secret: Collection[str]) -> Check:
     if sys.platform == "win32":
         return Check("leftovers", None, "a Job Object ends what commands started")
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE, import_isolation.ROOT],
             # Not from the working directory, and not from what PYTHONPATH has of the same name.
             env={name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name not in secret}
@@ -288,9 +288,9 @@ def _leftovers(secret: Collection[str]) -> Check:
         ).stdout.strip()
     except (OSError, subprocess.TimeoutExpired) as error:
         return Check("leftovers", None, f"not tried: {type(error).__name__}")
-    if not said.isdigit():
+    if not output.isdigit():
         return Check("leftovers", None, "not tried: `setsid` and `env` are needed for it")
-    left, deadline = int(said), time.monotonic() + _PROBE_TIMEOUT_S
+    left, deadline = int(output), time.monotonic() + _PROBE_TIMEOUT_S
     while time.monotonic() < deadline:
         if not _runs(left):
             return Check("leftovers", True, "processes started by commands end with the host, even if it is killed")
@@ -321,19 +321,19 @@ def _sandbox(flags: Mapping[str, Any], settings: Settings, state_dir: str) -> Ch
     words.append(f"sandbox.level = {wanted}: commands are {follows}")
     is_usual = used.level == "none" and wanted in ("none", STRONGEST) and not used.is_untried
     ok = None if is_usual else used.level != "none"
-    scope = None if used.level == "none" else _scope_here(flags, state_dir, used)
+    scope = None if used.level == "none" else _local_scope(flags, state_dir, used)
     if used.unheld and scope is None:
         words.append(f"it does not hold {', '.join(used.unheld)}")
     return Check("sandbox", ok, "; ".join(words), scope)
 
 
-def _scope_here(flags: Mapping[str, Any], state_dir: str, level: environment.Level) -> Mapping[str, Any] | None:
+def _local_scope(flags: Mapping[str, Any], state_dir: str, level: environment.Level) -> Mapping[str, Any] | None:
     """None if there is no usable policy: a start reports its problem."""
     try:
         tried = policy_to_try(flags, workspace=os.getcwd(), state_dir=state_dir, level=level)
     except (UsageError, PolicyError):
         return None
-    return tried.hosts.scoping(level, tried.here, is_here=True).row(tried.bundle_in_use, tried.here)
+    return tried.hosts.scoping(level, tried.machine, is_here=True).row(tried.bundle_in_use, tried.machine)
 
 
 # The MCP servers of the user's configuration, and OAuth's one visit to a browser.
@@ -352,16 +352,16 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
         if level != "none" or used.is_untried:
             tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
             bundle = tried.bundle_in_use._replace(mcp_servers=())
-            scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.here, is_here=True)
+            scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.machine, is_here=True)
         if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
         runtime = RuntimeSettings(workspace, MACHINE, temporary=temporary, sandbox=sandbox)
-        here = environment.this_environment(workspace, temporary=temporary)
-        found = list(SessionServers(settings, bundle, here, state_dir, now, "", temporary, scoping).servers())
+        local = environment.this_environment(workspace, temporary=temporary)
+        found = list(SessionServers(settings, bundle, local, state_dir, now, "", temporary, scoping).servers())
         return asyncio.run(_check(found, runtime)) if found else []
 
 
-def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable[[str], None]) -> str:
+def authorize(flags: Mapping[str, Any], state_dir: str, name: str, notify: Callable[[str], None]) -> str:
     """Have the user authorize this program at a server of the configuration, in a browser; returns the outcome. Raises
     UsageError."""
     settings = settings_from(flags, workspace=None)
@@ -374,7 +374,7 @@ def authorize(flags: Mapping[str, Any], state_dir: str, name: str, say: Callable
         raise UsageError(f"configuration: {why}")
     if not isinstance(server.place, Http) or server.place.oauth_folder is None:
         raise UsageError(f"configuration: mcp.servers: {name} has no oauth = true")
-    return asyncio.run(_authorize(server, say))
+    return asyncio.run(_authorize(server, notify))
 
 
 async def _check(servers: list[ServerConfig | UnusedServer], runtime: RuntimeSettings) -> list[tuple[str, bool, str]]:
@@ -392,12 +392,12 @@ async def _check_server(
         return server.name, False, server.why
     source = McpSource(server, runtime, router.start_program)
     place = displayable_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
-    is_held = isinstance(server.place, Stdio) and server.place.scope is not None
+    is_sandboxed = isinstance(server.place, Stdio) and server.place.scope is not None
     try:
         listed = await source.list()
     except ToolFault as fault:
-        held = "; the sandbox holds it: write and domains of its entry give it more" if is_held else ""
-        return server.name, False, f"{place}: {fault}{held}"
+        hint = "; the sandbox holds it: write and domains of its entry give it more" if is_sandboxed else ""
+        return server.name, False, f"{place}: {fault}{hint}"
     finally:
         await source.aclose()
     return server.name, True, f"{place} answers, {count_noun(len(listed.definitions), 'tool')}{listed.note}"
@@ -426,25 +426,25 @@ class _Redirect:
         await writer.drain()
         writer.close()
 
-    def _take(self, said: Mapping[str, list[str]]) -> None:
+    def _take(self, query: Mapping[str, list[str]]) -> None:
         from mcp.shared.auth import AuthorizationCodeResult
 
         if self._answered.done():
             return
-        if "error" in said:
-            why = "; ".join(said.get(name, [""])[0] for name in ("error", "error_description") if name in said)
+        if "error" in query:
+            why = "; ".join(query.get(name, [""])[0] for name in ("error", "error_description") if name in query)
             fault = ToolFault(FaultKind.ACCESS_DENIED, f"the authorization server says: {one_line(why)}")
             self._answered.set_exception(fault)
-        elif "code" in said:
-            first = {name: values[0] for name, values in said.items() if name in ("code", "state", "iss")}
+        elif "code" in query:
+            first = {name: values[0] for name, values in query.items() if name in ("code", "state", "iss")}
             self._answered.set_result(AuthorizationCodeResult.model_validate(first))
 
 
-async def _authorize(server: ServerConfig, say: Callable[[str], None]) -> str:
+async def _authorize(server: ServerConfig, notify: Callable[[str], None]) -> str:
     from tool_runtime.remote.mcp.oauth import DEFAULT_PORT, Browser
 
     async def send_to(url: str) -> None:
-        say(f"authorize agent-host at {url}")
+        notify(f"authorize agent-host at {url}")
         # It takes the browser from PATH.
         os.environ["PATH"] = path_to_trust(os.environ.get("PATH", os.defpath), (os.getcwd(),))
         await asyncio.to_thread(webbrowser.open, url)

@@ -192,7 +192,7 @@ class SessionServers(NamedTuple):
         no place to write and no host to reach, and with nothing of the workspace as its program."""
         if not re.fullmatch(SERVER_NAME, server.name):
             raise _NotUsed("its name is none: 1 to 64 of A-Z a-z 0-9 _ - .")
-        self._refuse_unheld()
+        self._refuse_unsandboxed()
         if self.scoping is None or not self.scoping.holds or self.bundle is None:
             raise _NotUsed("a server that a client names is only started in a sandbox, and there is none")
         program = self._program(server.command)
@@ -244,7 +244,7 @@ class SessionServers(NamedTuple):
     def _stdio(
         self, entry: UserServer | None, name: str, command: str, args: tuple[str, ...], names: tuple[str, ...]
     ) -> ServerConfig:
-        self._refuse_unheld()
+        self._refuse_unsandboxed()
         environment = self._server_environment(names)
         mark = f"{self.session_id}-mcp-{name}"
         program = self._program(command)
@@ -280,7 +280,7 @@ class SessionServers(NamedTuple):
         """Directories in which no program of a server is looked up; an entry has to name it by its full path."""
         return (self.environment.workspace, *filter(None, (self.temporary,)))
 
-    def _refuse_unheld(self) -> None:
+    def _refuse_unsandboxed(self) -> None:
         """Raise if programs are to be sandboxed, and no sandbox works here."""
         if self.scoping is not None and self.bundle is not None:
             denial = self.scoping.denial(self.bundle, CapabilityName.MCP_INVOKE)
@@ -411,8 +411,8 @@ def user_servers(settings: Settings) -> dict[str, UserServer]:
         wrong += [f"configuration: {problem.sentence}" for problem in problems]
         if problems:
             continue
-        said: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
-        entry = UserServer(**said)
+        fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in table.items()}
+        entry = UserServer(**fields)
         problem = _wrong(entry, found)
         if problem is not None:
             wrong.append(f"configuration: {path}: {problem}")
@@ -451,9 +451,9 @@ def _wrong(entry: UserServer, others: Mapping[str, UserServer]) -> str | None:
 def token_of(entry: UserServer) -> str | None:
     """The user's token for a server, from the environment or the keyring."""
     if entry.token_env is not None:
-        token, where = os.environ.get(entry.token_env, ""), f"${entry.token_env}"
+        token, place = os.environ.get(entry.token_env, ""), f"${entry.token_env}"
     elif entry.token_keyring is not None:
-        where = "the keyring"
+        place = "the keyring"
         try:
             token = from_keyring(entry.token_keyring, "token_keyring")
         except UsageError as error:
@@ -461,7 +461,7 @@ def token_of(entry: UserServer) -> str | None:
     else:
         return None
     if not token:
-        raise _NotUsed(f"there is no token in {where}")
+        raise _NotUsed(f"there is no token in {place}")
     if not usable_in_header(token):
-        raise _NotUsed(f"{where} does not contain a token")
+        raise _NotUsed(f"{place} does not contain a token")
     return token

@@ -37,7 +37,7 @@ from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings
 from agent_host.loop.background import take_up_commands
 from agent_host.loop.results import take_up_uploads
 from agent_host.services import drop_observers
-from agent_host.services.session import say_goodbye
+from agent_host.services.session import report_end
 from agent_host.session import start as session_start
 from agent_host.session.lifecycle import LiveSession, unknown_approvals
 from agent_host.session.opening import (
@@ -137,8 +137,8 @@ class SessionOpener:
         resolved = self._source.new(new.local_paths[0] if new.local_paths else None)
         async with AsyncExitStack() as resources:
             backends = await self._open_backends(resolved, resources)
-            host_is_there = asyncio.ensure_future(refuse_unknown_host(resolved.settings))
-            resources.callback(host_is_there.cancel)
+            host_check = asyncio.ensure_future(refuse_unknown_host(resolved.settings))
+            resources.callback(host_check.cancel)
             key = resolved.session_id
             if key is not None:
                 with state_errors_translated():
@@ -151,7 +151,7 @@ class SessionOpener:
             grant = await backends.sessions().create(wanted)
             refuse_incompatible(grant)
             backends.capability_grant = grant.capability_grant
-            async with _give_back(backends.sessions(), grant.session_id):
+            async with _end_on_error(backends.sessions(), grant.session_id):
                 with state_errors_translated():
                     check_session_id(grant.session_id)
                 refuse_opened_hosts(resolved, grant)
@@ -160,20 +160,20 @@ class SessionOpener:
                 resolved, parts = ready.parts.terms.resolved, ready.parts
                 if grant.brings_policy and new.user_id == LOCAL:  # the service determines the owner
                     new = new._replace(user_id=parts.bundle.user_id, tenant_id=parts.bundle.tenant_id)
-                await host_is_there
+                await host_check
                 prepare_state_dir(resolved.state_dir, self._surroundings.disk)
                 if key is not None and grant.session_id != key:  # before there is a session that could be forgotten
                     with state_errors_translated():
                         keys.remember(resolved.state_dir, key, grant.session_id)
                 beginning = beginning_of(ready, task, self.outside)
-                with contextlib.ExitStack() as begun:
+                with contextlib.ExitStack() as rollback:
                     store = create_store(self._sessions(resolved), resolved, self.outside, beginning, grant, new)
-                    begun.callback(_unbegin, store)
+                    rollback.callback(_discard, store)
                     make_temporary(parts.terms.machine.temporary, resolved.state_dir)
-                    begun.callback(temporary.remove, parts.terms.machine.temporary)
-                    backends.know(store.state.identity)
+                    rollback.callback(temporary.remove, parts.terms.machine.temporary)
+                    backends.register(store.state.identity)
                     session = await self._session(ready, store, resources)
-                    begun.pop_all()
+                    rollback.pop_all()
             return session_start.Opened(session, grant.compatibility_status, grant.feature_flags)
 
     async def resume(self, session_id: str, *, cursor: str | None) -> session_start.Opened:
@@ -187,7 +187,7 @@ class SessionOpener:
                 store = claim_store(self._sessions(resolved), resolved, session_id)
                 opened.callback(store.close)
                 refuse_foreign_cursor(store.state, cursor)
-                backends.know(store.state.identity)
+                backends.register(store.state.identity)
                 grant = await self._renew_grant(resolved, backends, store, cursor)
                 backends.capability_grant = grant.capability_grant
                 identity = store.state.identity
@@ -224,7 +224,7 @@ class SessionOpener:
         launch = LaunchParts(parts, self.outside.now)
         mode = cast("dict[str, str]", session.ctx.state.mode)
         made = await asyncio.to_thread(launch.make_mode, mode) if mode else None
-        session.renew(parts.put_under)
+        session.renew(parts.switch_bundle)
         self._launch = launch
         if made is not None:
             session.apply_mode(made)
@@ -256,7 +256,7 @@ class SessionOpener:
         return backends
 
     def _sessions(self, resolved: ResolvedOptions) -> FileCheckpointStore:
-        return sessions_of(resolved, self._surroundings.disk, self.outside.now, self._surroundings.beside)
+        return sessions_of(resolved, self._surroundings.disk, self.outside.now, self._surroundings.background)
 
     async def _prepare(self, terms: Terms, backends: Backends, resources: AsyncExitStack) -> Ready:
         """Make all of a session that comes before its files: a wrong tool, approval, model or tokenizer, or a missing
@@ -404,16 +404,16 @@ def _describe_result(path: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _give_back(service: SessionService, session_id: str) -> AsyncIterator[None]:
+async def _end_on_error(service: SessionService, session_id: str) -> AsyncIterator[None]:
     """A session that the service granted and that cannot begin here is none for the service either."""
     try:
         yield
     except AgentHostError as error:
-        await say_goodbye(service, session_id, reason=error.code, within_s=_OBSERVERS_S)
+        await report_end(service, session_id, reason=error.code, within_s=_OBSERVERS_S)
         raise
 
 
-def _unbegin(store: FileSession) -> None:
+def _discard(store: FileSession) -> None:
     with contextlib.suppress(WriteFailed):  # it is let go all the same, and without a task it is passed over
         store.delete()
 

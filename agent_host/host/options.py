@@ -214,13 +214,13 @@ class LayeredOptions:
         limit = snapshot_limit(self._flags, self._names)
         recorded = read_options(self.state_dir, session_id, snapshot_limit_bytes=limit, ended_too=ended_too)
         families = recorded.get("started", {}).get("toolset")
-        began_with = {} if families is None else {_TOOLSET: families}
+        initial = {} if families is None else {_TOOLSET: families}
         replaced: tuple[str, ...] = (_PROVIDER,) if "llm.gateway" in self._flags else ()
         if _PROVIDER in self._flags:  # another provider has other models
             replaced = ("llm.gateway", "llm.provider", "llm.dialect", "llm.model")
         recorded_flags = {key: value for key, value in recorded["flags"].items() if key not in replaced}
         resolved = self._resolve(
-            {**began_with, **recorded_flags, **self._flags},
+            {**initial, **recorded_flags, **self._flags},
             self._workspace or recorded["workspace"],
             session_id,
             named_by=self._names.workspace if self._workspace else "the session's workspace",
@@ -246,7 +246,7 @@ class LayeredOptions:
         named_by: str,
         started: Mapping[str, Any] = MappingProxyType({}),
     ) -> ResolvedOptions:
-        self._refuse_what_is_no_text(flags, session_id)
+        self._refuse_non_text(flags, session_id)
         root = existing_workspace(workspace, named_by)
         settings = settings_from(flags, workspace=root, names=self._names)
         settings = with_provider(settings, started)
@@ -271,7 +271,7 @@ class LayeredOptions:
             sandbox_named=_SANDBOX in self._flags,
         )
 
-    def _refuse_what_is_no_text(self, flags: Mapping[str, Any], session_id: str | None) -> None:
+    def _refuse_non_text(self, flags: Mapping[str, Any], session_id: str | None) -> None:
         given = {"session_id": session_id, "approvals": self.approvals, **flags}
         for key, value in given.items():
             for one in value if isinstance(value, list | tuple) else (value,):
@@ -349,15 +349,15 @@ def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyT
         return settings
     from config import providers  # for the runs that name no gateway
 
-    began = started.get("provider")
+    recorded = started.get("provider")
     try:
-        provider = providers.choose_provider(settings, os.environ, began, finds=began is not None or not started)
+        provider = providers.choose_provider(settings, os.environ, recorded, finds=recorded is not None or not started)
     except providers.NoSuchProvider as error:
         named = f"{settings.name_of(_PROVIDER)}: " if settings.llm.provider else ""
         raise UsageError(f"{named}{error}") from error
     if provider is None:
         return settings
-    if provider.name == began and not provider.names_model:
+    if provider.name == recorded and not provider.names_model:
         provider = provider._replace(model=started["model"])
     return settings_under(settings, provider)
 

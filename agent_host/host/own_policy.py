@@ -193,7 +193,7 @@ def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str
         return {"name": capability, "toolPolicies": [{"tool": tool_name, "requiresApproval": False}]}
     unasked = {"requiresApproval": False} if known.requires_approval else {}
     if capability == Name.SHELL_EXEC:
-        programs = _programs(str(arguments.get("command", "")), tried.here.shell)
+        programs = _programs(str(arguments.get("command", "")), tried.machine.shell)
         listed = known.allowed_commands or ()
         if programs is None:
             return None
@@ -202,8 +202,8 @@ def _entry(tried: Tried, capability: str, tool_name: str, arguments: Mapping[str
         host = _host(arguments)
         if host is None:
             return None
-        more = [host] if host not in (known.allowed_domains or ()) else []
-        return {"name": capability, "allowedDomains": more, **unasked}
+        added = [host] if host not in (known.allowed_domains or ()) else []
+        return {"name": capability, "allowedDomains": added, **unasked}
     if capability in (Name.FILE_READ, Name.FILE_WRITE, Name.FILE_DELETE) and unasked:
         return {"name": capability, **unasked}
     return None
@@ -313,8 +313,9 @@ def _lines(path: str, entry: Mapping[str, Any], rows: list[Rejudged], tried: Tri
         lines.append("  Only the hosts of that list are reached then: others are denied and no longer asked about.")
     lines.append(f"Of this session's {count_noun(len(rows), 'call')} it decides {len(changed)} differently:")
     for row in changed[:_MOST_ROWS]:
-        said = "" if row.now is None else row.now.decision
-        lines.append(f"  {row.before} → {said}: {one_line(f'{row.call.name} {json.dumps(row.call.arguments)}', 200)}")
+        decision = "" if row.now is None else row.now.decision
+        call = one_line(f"{row.call.name} {json.dumps(row.call.arguments)}", 200)
+        lines.append(f"  {row.before} → {decision}: {call}")
     if len(changed) > _MOST_ROWS:
         lines.append(f"  and {len(changed) - _MOST_ROWS} more (agent-host policy rejudge)")
     lines.append("In this session it counts as s, the bundle from the next one on.")
@@ -407,8 +408,8 @@ def _decisions(paths: SessionPaths) -> tuple[dict[str, Decided], dict[str, Decid
     for event in events_on_record(paths.events):
         payload = event["payload"]
         if event["eventType"] == EventType.TOOL_REQUESTED and "decision" in payload:
-            said = Decided(str(payload["decision"]), payload.get("argumentsSha256"), payload.get("capability"))
-            (edited if payload.get("edited") else asked)[str(payload["toolCallId"])] = said
+            decided = Decided(str(payload["decision"]), payload.get("argumentsSha256"), payload.get("capability"))
+            (edited if payload.get("edited") else asked)[str(payload["toolCallId"])] = decided
     return asked, edited
 
 
@@ -428,12 +429,12 @@ def _find_edits(messages: Iterable[bytes], edited: dict[str, Decided]) -> dict[s
     return found
 
 
-def _fits(arguments: dict[str, Any] | None, said: Decided) -> bool:
+def _fits(arguments: dict[str, Any] | None, decided: Decided) -> bool:
     if arguments is None:
         return False
     # Arguments out of which a secret was taken are encoded by the standard library.
     spelled = (orjson.dumps(arguments), json.dumps(arguments, separators=(",", ":")).encode())
-    return said.arguments_hash in {sha256_hex(one) for one in spelled}
+    return decided.arguments_hash in {sha256_hex(one) for one in spelled}
 
 
 # Decisions of another policy on the calls of a session.
@@ -491,9 +492,9 @@ def rejudge_calls(
     now = MACHINE.now()
     rows = []
     for call in record.calls():
-        said = record.asked.get(call.call_id)
+        decided = record.asked.get(call.call_id)
         decision = tried.judge(call.name, call.arguments, now, level)
-        rows.append(Rejudged(call, None if said is None else said.decision, decision, level=level))
+        rows.append(Rejudged(call, None if decided is None else decided.decision, decision, level=level))
         if call.call_id in record.ran_with:
             then = record.edited.get(call.call_id)
             arguments = record.ran_with[call.call_id]

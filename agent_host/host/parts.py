@@ -117,7 +117,7 @@ class Terms(NamedTuple):
             granted=self.grant.policy_bundle,
             temporary=self.machine.temporary,
             installed=environment.names_of_packages(self.resolved.settings),
-            held=self.level.level != LEVELS[0],
+            sandboxed=self.level.level != LEVELS[0],
         )
         if self.identity is not None:
             refuse_other_owner(self.identity, bundle)
@@ -227,7 +227,7 @@ class Parts(NamedTuple):
             max_cost=llm.max_cost,
         )
 
-    def put_under(self, ctx: LoopContext) -> None:
+    def switch_bundle(self, ctx: LoopContext) -> None:
         """Switch a session to the model and the bundle of these parts."""
         judge, scrubber, conversation = ctx.judge, ctx.scrubber, ctx.conversation
         if self.scoping is not None and judge.scoping is not None:
@@ -420,7 +420,7 @@ class Composition(NamedTuple):
             scrubber=scrubber,
             phase=phase,
             live_output=live_output,
-            at_once={
+            max_concurrent={
                 "commands": settings.tools.max_parallel_commands,
                 "files": settings.tools.max_parallel_files,
                 "requests": settings.tools.max_parallel_requests,
@@ -438,9 +438,9 @@ class Composition(NamedTuple):
     def _client(self, conversation: Conversation) -> LlmClient:
         """Make the client of the gateway, and report facts about the gateway with the first request."""
         ready, dialect, settings = self.ready, self.ready.parts.dialect, self.ready.parts.settings
-        if ready.chosen.said:
-            self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": ready.chosen.said})
-        report_window(self.emitter, conversation, ready.informed.said, environment.families_of(settings))
+        if ready.chosen.notice:
+            self.emitter.emit(EventType.LLM_DIALECT_CHOSEN, {"dialect": dialect.name, "message": ready.chosen.notice})
+        report_window(self.emitter, conversation, ready.informed.summary, environment.families_of(settings))
         session_id, time = self.paths.session_id, self.surroundings.outside.time
         return make_client(settings, ready.url, ready.secrets.gateway_token, dialect, session_id, time, ready.tls)
 
@@ -472,9 +472,9 @@ class Composition(NamedTuple):
         providers: list[Provider] = []
         index, scripts = environment.skill_index(resolved.workspace), None
         if SKILLS in resolved.settings.host.toolset:
-            here, temporary = parts.terms.machine.environment, parts.terms.machine.temporary
+            local, temporary = parts.terms.machine.environment, parts.terms.machine.temporary
             sandbox = self.paths.sandbox
-            scripts = environment.skill_scripts(resolved.settings, index, sandbox, here.workspace, temporary)
+            scripts = environment.skill_scripts(resolved.settings, index, sandbox, local.workspace, temporary)
         if index is not None:
             from tool_runtime.families.skills import SkillLoading
 
@@ -494,18 +494,18 @@ class Composition(NamedTuple):
         self, tools: Registry, scripts: SkillScripts | None, approved: Approved | None, outputs: RecordedResults
     ) -> Judge:
         parts, settings = self.ready.parts, self.ready.parts.settings
-        here, has_native = parts.terms.machine.environment, NATIVE in settings.host.toolset
+        local, has_native = parts.terms.machine.environment, NATIVE in settings.host.toolset
         if parts.scoping is not None and scripts is not None:
             parts.scoping.scripts = scripts.sandbox
         return Judge(
             parts.bundle,
-            here,
+            local,
             tools,
             environment.limits_of(settings, has_skills=scripts is not None),
             self.surroundings.outside.now,
             outputs=outputs.maker_of,
             approved=approved,
-            native=environment.native_list(settings, here.workspace) if has_native else None,
+            native=environment.native_list(settings, local.workspace) if has_native else None,
             scripts=scripts,
             script_runs=lambda: environment.script_runs(self.store.state),
             scoping=parts.scoping,
@@ -529,12 +529,12 @@ class Composition(NamedTuple):
             of_session = (self.paths.session_id, runtime.temporary, judge.scoping)
             now, state_dir = ctx.outside.now(), self.paths.state_dir
             servers = SessionServers(settings, judge.bundle, judge.environment, state_dir, now, *of_session)
-            servers.add_to(router, runtime, self._elsewhere(judge), ctx, parts.client_servers)
+            servers.add_to(router, runtime, self._remote_sources(judge), ctx, parts.client_servers)
         if parts.tool_service is not None:
-            elsewhere = self._elsewhere(judge)
+            elsewhere = self._remote_sources(judge)
             router.add_remote(parts.tool_service.provider(elsewhere, judge, self.store.state.identity, settings))
 
-    def _elsewhere(self, judge: Judge) -> ToolsElsewhere:
+    def _remote_sources(self, judge: Judge) -> ToolsElsewhere:
         """Sources of tools, which the judge asks about approvals from now on."""
         from agent_host.host.remote_tools import ToolsElsewhere
 

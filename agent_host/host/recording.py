@@ -15,7 +15,7 @@ from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, err
 from agent_host.llm.errors import NAMES as ERROR_NAMES
 from agent_host.llm.errors import kind_of_answer, kind_of_event
 from agent_host.llm.known_dialects import NAMES, check_url, make_dialect, request_url
-from agent_host.llm.network import whole_events
+from agent_host.llm.network import complete_events
 from agent_host.redaction import Scrubber
 from agent_host.testing.http1 import MockServer
 from policy.redaction import Redaction
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from agent_host.llm import Meaning, ModelTurn
     from agent_host.llm.dialects import Dialect
-    from agent_host.llm.errors import Kind, Said
+    from agent_host.llm.errors import ErrorDetails, Kind
     from agent_host.testing.http1 import HttpRequest, Reply
     from config.settings import Settings
 
@@ -155,16 +155,16 @@ def turn_of(dialect: Dialect, status: int, headers: Mapping[str, str], data: byt
     """
     body = errors.parse(data)
     if status != httpx.codes.OK:
-        said = errors.read(data)
-        error = _error(said, body, lambda said: kind_of_answer(status, said))
+        details = errors.read(data)
+        error = _error(details, body, lambda details: kind_of_answer(status, details))
         return {"status": status, "error": error, "headers": dict(headers)}
     if errors.is_error(body):
         sent = {"content-type": "application/json", **headers}
         return {"garbage": data.decode("utf-8", "replace"), "headers": sent}
-    if errors.is_whole_answer(body):
+    if errors.is_complete_answer(body):
         with contextlib.suppress(LookupError, ValueError):
-            return _turn_of_events(dialect, list(dialect.whole(data.decode())))
-    return _turn_of_events(dialect, whole_events(data))
+            return _turn_of_events(dialect, list(dialect.events_of_answer(data.decode())))
+    return _turn_of_events(dialect, complete_events(data))
 
 
 def _turn_of_events(dialect: Dialect, events: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -211,17 +211,19 @@ def _usage(answer: ModelTurn) -> dict[str, int]:
 
 def _stream_error(fault: StreamFault, event: str) -> dict[str, Any]:
     """The error in the middle of a stream. `failed`: the response itself ended so, as on the wire of Responses."""
-    error = _error(errors.read_value(fault.body), fault.body, lambda said: kind_of_event(said, passing=fault.retryable))
+    error = _error(
+        errors.read_value(fault.body), fault.body, lambda details: kind_of_event(details, passing=fault.retryable)
+    )
     value = errors.parse(event.encode("utf-8", "replace"))
     return {**error, "failed": True} if isinstance(value, dict) and "response" in value else error
 
 
-def _error(said: Said, body: Any, meaning: Callable[[Said], Kind]) -> dict[str, Any]:
+def _error(details: ErrorDetails, body: Any, meaning: Callable[[ErrorDetails], Kind]) -> dict[str, Any]:
     """The error of a script, which has one name for type and code: the first that means by itself what all names of the
     real one mean."""
-    kind = meaning(said)
-    message = said.message or _NO_DETAILS
-    for name in (*_own_names(body), *sorted(said.names), *ERROR_NAMES.get(kind, ())[:1]):
+    kind = meaning(details)
+    message = details.message or _NO_DETAILS
+    for name in (*_own_names(body), *sorted(details.names), *ERROR_NAMES.get(kind, ())[:1]):
         alone = errors.read_value({"error": {"type": name, "message": message}})
         if meaning(alone) == kind:
             return {"type": name, "message": message}

@@ -14,7 +14,7 @@ from agent_host.host.environment import level_of, refuse_weaker
 from agent_host.host.options import ON_RECORD, model_facts, settings_from, snapshot_limit, state_dir_from, with_provider
 from agent_host.ids import MACHINE
 from agent_host.services import endpoints
-from agent_host.session.opening import LOCAL, find_begun, refuse_another, state_errors_translated
+from agent_host.session.opening import LOCAL, find_earlier_start, refuse_another, state_errors_translated
 from agent_host.session.reports import MARK_WORDS as MARK_WORDS
 from agent_host.session.reports import UNREADABLE as UNREADABLE
 from agent_host.session.reports import Owner as Owner
@@ -57,7 +57,7 @@ def session_under(
     `same`: options and a prompt that have to be those it was started with. Raises UsageError if they are not, for an
     invalid key and for a session that was removed before its end; CheckpointUnreadable for one that is damaged.
     """
-    found = find_begun(state_dir, key, snapshot_limit_bytes=snapshot_limit())
+    found = find_earlier_start(state_dir, key, snapshot_limit_bytes=snapshot_limit())
     if found is None:
         return None
     if same is not None:
@@ -134,8 +134,8 @@ def state_of_list(state_dir: str) -> tuple[object, ...]:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    held = holder(entry.path) if entry.name.endswith(".lock") else None
-                    found.append((entry.name, status.st_size, status.st_mtime_ns, held))
+                    lock_holder = holder(entry.path) if entry.name.endswith(".lock") else None
+                    found.append((entry.name, status.st_size, status.st_mtime_ns, lock_holder))
     return tuple(found)
 
 
@@ -143,8 +143,8 @@ def read_transcript(session_id: str, state_dir: str | None = None) -> Transcript
     """Read the transcript of a recorded session: live, resumable or ended. `session_id` is an id, the start of one, or
     `latest`; `state_dir` defaults to $AGENT_HOST_STATE_DIR, else to the platform's directory. Nothing is written.
     Raises SessionNotFound, CheckpointUnreadable, UsageError."""
-    where = state_dir_from(state_dir)
-    return stored_sessions(where).record(session_id_of(where, session_id)).transcript()
+    directory = state_dir_from(state_dir)
+    return stored_sessions(directory).record(session_id_of(directory, session_id)).transcript()
 
 
 def own_sessions() -> Owner | None:

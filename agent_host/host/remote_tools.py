@@ -68,10 +68,10 @@ class ToolsElsewhere:
 
         return RemoteTools(source, terms, kept, admits=admits, report=self.report, completed=completed)
 
-    def knows(self, name: str, identity: str) -> bool:
+    def is_approved(self, name: str, identity: str) -> bool:
         """See Approved."""
         others = () if self._others is None else (self._others,)
-        return any(one.knows(name, identity) for one in (*self._kept, *others))
+        return any(one.is_approved(name, identity) for one in (*self._kept, *others))
 
     def approve(self, name: str, identity: str) -> None:
         """See Approved."""
@@ -85,8 +85,8 @@ class ToolsElsewhere:
     def report(self, notice: SourceNotice) -> None:
         """Notify the user about a source."""
         names = ("added", "removed", "changed", "rejected")
-        more = {name: list(value) for name in names if (value := getattr(notice, name))}
-        payload = {"source": notice.source, "toolCount": notice.tool_count, "message": notice.message, **more}
+        changes = {name: list(value) for name in names if (value := getattr(notice, name))}
+        payload = {"source": notice.source, "toolCount": notice.tool_count, "message": notice.message, **changes}
         self._emitter.emit(_EVENTS[notice.kind], payload)
 
 
@@ -141,10 +141,10 @@ def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], 
     """Return a function that makes a tool which takes the place of one of this machine (`insteadOf`) into one whose
     calls need what that one needs as well, and are judged by the same arguments."""
     sent = delegated_capabilities(bundle)
-    here = {spec.name: spec for spec in specs_of(families_of(settings)) if not sent.isdisjoint(spec.capabilities)}
+    replaced = {spec.name: spec for spec in specs_of(families_of(settings)) if not sent.isdisjoint(spec.capabilities)}
 
     def complete(spec: ToolSpec) -> ToolSpec:
-        local = here.get(spec.name)
+        local = replaced.get(spec.name)
         if local is None:
             return spec
         return spec._replace(also=(Need(local.capability, local.subject), *local.also), category=local.category)
@@ -153,7 +153,7 @@ def stand_ins(settings: Settings, bundle: PolicyBundle) -> Callable[[ToolSpec], 
 
 
 def grant_maker(
-    who: SessionIdentity,
+    identity: SessionIdentity,
     bundle_now: Callable[[], PolicyBundle],
     given: Callable[[], str | None],
     key: bytes | None,
@@ -169,9 +169,9 @@ def grant_maker(
             return grant
         bundle = bundle_now()
         # `local` is the user of this machine, whoever that is.
-        tenant = who.tenant_id if bundle.tenant_id == LOCAL else bundle.tenant_id
+        tenant = identity.tenant_id if bundle.tenant_id == LOCAL else bundle.tenant_id
         until = min(int(clock()) + GRANT_S, int(bundle.expires_at.timestamp()))
-        own = CapabilityGrant(tenant, who.session_id, (tool_name,), until, who.user_id, who.workspace_id)
+        own = CapabilityGrant(tenant, identity.session_id, (tool_name,), until, identity.user_id, identity.workspace_id)
         return sign(own, key)
 
     return make

@@ -28,7 +28,7 @@ from agent_host.host.sessions import open_recorded
 from agent_host.session.transcript import read_run_log
 from agent_host.testing.gateway import MockGateway, Script
 from agent_host.testing.script import ScriptError
-from agent_host.thread.messages import GO_ON, ToolCall, decode
+from agent_host.thread.messages import CONTINUE_NOTE, ToolCall, decode
 from config.lean_typing import NamedTuple
 from config.load import read_regular_file
 from config.settings import SETTINGS
@@ -216,7 +216,7 @@ class _Original:
                     for call in message.tool_calls
                 ]
                 turns.append({"text": self.move(message.content), **({"tool_calls": calls} if calls else {})})
-            elif turns and message.role == "system" and (message.goes_on or message.content == GO_ON):
+            elif turns and message.role == "system" and (message.asks_to_continue or message.content == CONTINUE_NOTE):
                 turns[-1]["stop_reason"] = "max_tokens"
         if not turns:
             raise UsageError("the session has no answer of the model on record: there is nothing to run")
@@ -229,12 +229,12 @@ class _Original:
         for turn, calls in enumerate(turns):
             for number, call in enumerate(calls):
                 if call.problem is None:
-                    said = self.record.asked.get(call.call_id)
-                    kept = said is not None and said.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
+                    decided = self.record.asked.get(call.call_id)
+                    kept = decided is not None and decided.arguments_hash == sha256_hex(orjson.dumps(call.arguments))
                     grant = call.arguments.get(SANDBOX_GRANT)
                     found[_script_id(turn, number)] = _JudgedCall(
                         call.name,
-                        None if said is None else said.decision,
+                        None if decided is None else decided.decision,
                         sha256_hex(orjson.dumps(self._arguments(call))) if kept else None,
                         grant if isinstance(grant, dict) else None,
                         tuple(self.log.calls.get(call.call_id, {}).get("denials", ())),
@@ -253,8 +253,8 @@ class _Original:
                 turn = next(turns)
                 for number, call in enumerate(message.tool_calls):
                     waiting[call.call_id] = _script_id(turn, number)
-                    said = self.record.asked.get(call.call_id)
-                    if said is not None and said.capability == CapabilityName.BACKEND_TOOL_INVOKE:
+                    decided = self.record.asked.get(call.call_id)
+                    if decided is not None and decided.capability == CapabilityName.BACKEND_TOOL_INVOKE:
                         called.add(call.name)
             elif message.tool_call_id in waiting:
                 answers[waiting.pop(message.tool_call_id)] = RecordedAnswer(message.content, message.is_error)
@@ -391,7 +391,7 @@ async def _run_script(
         script = dataclasses.replace(Script.load(path, {"workspace": root}), count_tokens=True)
     except ScriptError as error:
         raise UsageError(f"{path}: {error}") from error
-    settings = {**_settings_beside(f"{stem}.settings"), **flags}
+    settings = {**_settings_of(f"{stem}.settings"), **flags}
     async with MockGateway(script) as gateway:
         options = SessionOptions(
             workspace=root, gateway=gateway.url, state_dir=state_dir, settings=settings, approve_all=True
@@ -409,7 +409,7 @@ def _make_workspace(template: str, root: str) -> None:
         os.makedirs(root)
 
 
-def _settings_beside(path: str) -> dict[str, Any]:
+def _settings_of(path: str) -> dict[str, Any]:
     """The settings of a recording, by key; `${here}` in it stands for its directory. Raises UsageError."""
     try:
         text = read_regular_file(path).decode().replace("${here}", os.path.dirname(path))

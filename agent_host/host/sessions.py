@@ -133,7 +133,7 @@ class Session:
         is no such call."""
         if self._session.incomplete_task is None and not self._replays:
             raise NoActiveTask(f"session {self.id} has no unfinished task")
-        self._session.go_on(max_steps=self._resolved.max_steps, replay_ids=self._replays)
+        self._session.continue_task(max_steps=self._resolved.max_steps, replay_ids=self._replays)
         self._replays = frozenset()
         return await self._ended()
 
@@ -353,7 +353,7 @@ class _Events:
             asyncio.get_running_loop().call_soon(self._on_event, line)
         for queue in self._queues:
             dropped = 0
-            while queue.qsize() >= _MOST_BEHIND:
+            while queue.qsize() >= _MOST_QUEUED:
                 lost = queue.get_nowait() or {}
                 dropped += 1 + lost.get("droppedEvents", 0)
             queue.put_nowait({**line, "droppedEvents": dropped} if dropped else line)
@@ -367,7 +367,7 @@ class _Events:
             queue.put_nowait(None)
 
 
-_MOST_BEHIND = 10_000
+_MOST_QUEUED = 10_000
 
 
 # One task from start to end, in a session of its own.
@@ -466,10 +466,10 @@ async def run_headless(
     """
     new_id = opener.outside.new_id
     resumes = prompt is None if resumes is None else resumes
-    begins = None
+    new_task = None
     if prompt is not None and not resumes:
-        begins = NewTask(new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
-    session = await _open_headless(opener, resolved, begins)
+        new_task = NewTask(new_id("task"), prompt, resolved.settings.host.max_steps, task_options)
+    session = await _open_headless(opener, resolved, new_task)
     end: TaskEnd | None = None
     try:
         if mode:
@@ -477,7 +477,7 @@ async def run_headless(
         on_open(session)
         if prompt is None:
             approved = session.replays_approved(resolved.approvals, everything=resolved.approve_all)
-            session.go_on(max_steps=resolved.max_steps, replay_ids=resolved.replays | approved)
+            session.continue_task(max_steps=resolved.max_steps, replay_ids=resolved.replays | approved)
         elif resumes:
             session.announce_return()
             session.start_task(new_id("task"), prompt, max_steps=resolved.max_steps, options=task_options)
@@ -490,16 +490,16 @@ async def run_headless(
         result = _result(session, end)
         result = dataclasses.replace(result, resumable=end.resumable or bool(result.details["deniedApprovals"]))
         if on_end is not None:
-            on_end(_if_records_are_there(result))
+            on_end(_check_resumable(result))
     finally:
         await session.conclude(end)
-    return _if_records_are_there(result)
+    return _check_resumable(result)
 
 
-async def _open_headless(opener: SessionOpener, resolved: ResolvedOptions, begins: NewTask | None) -> LiveSession:
-    """A new session with the task that `begins`, else the one of `resolved`."""
-    if begins is not None:
-        session = (await opener.create(new_session(resolved), begins)).session
+async def _open_headless(opener: SessionOpener, resolved: ResolvedOptions, new_task: NewTask | None) -> LiveSession:
+    """A new session with the task `new_task`, else the one of `resolved`."""
+    if new_task is not None:
+        session = (await opener.create(new_session(resolved), new_task)).session
         session.announce("desktop")
         return session
     if resolved.session_id is None:
@@ -507,7 +507,7 @@ async def _open_headless(opener: SessionOpener, resolved: ResolvedOptions, begin
     return (await opener.resume(resolved.session_id, cursor=None)).session
 
 
-def _if_records_are_there(result: Result) -> Result:
+def _check_resumable(result: Result) -> Result:
     return dataclasses.replace(result, resumable=result.resumable and os.path.isdir(result.records))
 
 

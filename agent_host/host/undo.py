@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
 _MOST_BYTES: Final = 16 * 1024 * 1024
-_GONE: Final = ""
-_ELSEWHERE: Final = "it is outside of the workspace"
+_NO_FILE: Final = ""
+_OUTSIDE: Final = "it is outside of the workspace"
 _PROGRAM_MODE: Final = 0o755
 _FILE_MODE: Final = 0o644
 
@@ -54,8 +54,8 @@ class UndoResult(NamedTuple):
 @dataclass
 class _Change:
     """A file before and after the step: the version `before`, None if there was none; the hash that the step `left`,
-    _GONE for no file, None if only `written_by`, in seconds, shows that it is unchanged. `before_hash` is that of the
-    content before, if it is recorded."""
+    _NO_FILE for no file, None if only `written_by`, in seconds, shows that it is unchanged. `before_hash` is that of
+    the content before, if it is recorded."""
 
     before: str | None
     before_hash: str | None
@@ -71,7 +71,7 @@ class _Step:
     others: list[str] = field(default_factory=list)
 
 
-class _NotPutBack(Exception):
+class _NotRestored(Exception):
     """`str()` is the reason."""
 
 
@@ -90,8 +90,8 @@ def undo_last_step(state_dir: str, session_id: str, workspace: str, skip: Collec
     for path, change in step.changes.items():
         shown = os.path.relpath(path, workspace) if _inside(path, workspace) else path
         try:
-            done.append(f"{shown}: {_put_back(path, change, kept, workspace)}")
-        except (_NotPutBack, ToolFault) as problem:
+            done.append(f"{shown}: {_restore(path, change, kept, workspace)}")
+        except (_NotRestored, ToolFault) as problem:
             left.append(f"{shown} stays as it is: {problem}")
         except OSError as error:
             left.append(f"{shown} stays as it is: {error.strerror}")
@@ -101,32 +101,32 @@ def undo_last_step(state_dir: str, session_id: str, workspace: str, skip: Collec
     return UndoResult([one_line(line, 2000) for line in (head, *done, *left)], one_line(note, 8000), step.step_id)
 
 
-def _put_back(path: str, change: _Change, kept: Callable[[str], bytes | None], workspace: str) -> str:
+def _restore(path: str, change: _Change, kept: Callable[[str], bytes | None], workspace: str) -> str:
     if not _inside(path, workspace):
-        raise _NotPutBack(_ELSEWHERE)
+        raise _NotRestored(_OUTSIDE)
     now = _hash_now(path)
     if change.left is not None and now != change.left:
-        raise _NotPutBack("it was changed after the step")
-    if change.left is None and now != _GONE and os.lstat(path).st_mtime > change.written_by:
-        raise _NotPutBack("it was changed after the command that changed it")
+        raise _NotRestored("it was changed after the step")
+    if change.left is None and now != _NO_FILE and os.lstat(path).st_mtime > change.written_by:
+        raise _NotRestored("it was changed after the command that changed it")
     scope = Scope((os.path.realpath(workspace),))
     if change.before is None:
-        if now == _GONE:
-            raise _NotPutBack("it is gone already")
+        if now == _NO_FILE:
+            raise _NotRestored("it is gone already")
         delete_file(path, scope, Abandoned(), through_links=False)
         return "deleted, as it was not there before"
     mode, name = mode_and_blob(change.before)
     if mode == LINK:
-        raise _NotPutBack("it was a link")
+        raise _NotRestored("it was a link")
     content = None if name in NOT_KEPT else kept(name)
     if content is None:
-        raise _NotPutBack("the version before was not kept")
+        raise _NotRestored("the version before was not kept")
     has_secret = re.search(PLACEHOLDER.encode(), content) is not None
-    is_whole = sha256_hex(content) == change.before_hash if change.before_hash else not has_secret
-    if not is_whole:
-        raise _NotPutBack("the previous version contains a secret, which was not kept")
-    bits = None if now != _GONE else _PROGRAM_MODE if mode == PROGRAM else _FILE_MODE
-    expected = Expected() if now == _GONE else Expected(sha256=now)
+    is_complete = sha256_hex(content) == change.before_hash if change.before_hash else not has_secret
+    if not is_complete:
+        raise _NotRestored("the previous version contains a secret, which was not kept")
+    bits = None if now != _NO_FILE else _PROGRAM_MODE if mode == PROGRAM else _FILE_MODE
+    expected = Expected() if now == _NO_FILE else Expected(sha256=now)
     write_file(
         WriteParams(path, scope, content, MACHINE.new_id("undo"), expected=expected, mode=bits, through_links=False),
         Abandoned(),
@@ -138,9 +138,9 @@ def _hash_now(path: str) -> str:
     try:
         return sha256_hex(read_real(path, _MOST_BYTES))
     except FileNotFoundError:
-        return _GONE
+        return _NO_FILE
     except OSError as error:
-        raise _NotPutBack(f"it cannot be read: {error.strerror}") from error
+        raise _NotRestored(f"it cannot be read: {error.strerror}") from error
 
 
 def _inside(path: str, workspace: str) -> bool:
@@ -187,10 +187,10 @@ def _add_intent(step: _Step, intent: Mapping[str, Any]) -> None:
     target = intent.get("target")
     before = intent.get("kept", UNAVAILABLE) if intent["before"] is not None else None
     after = intent["after"]
-    _merge(step, intent["path"], _Change(before, intent["before"], _GONE if after is None else after))
+    _merge(step, intent["path"], _Change(before, intent["before"], _NO_FILE if after is None else after))
     if target:
-        there = UNAVAILABLE if target["before"] is not None else None
-        _merge(step, target["path"], _Change(there, target["before"], intent["before"]))
+        version = UNAVAILABLE if target["before"] is not None else None
+        _merge(step, target["path"], _Change(version, target["before"], intent["before"]))
 
 
 def _merge(step: _Step, path: str, change: _Change) -> None:

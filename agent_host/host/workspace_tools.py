@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agent_host.judging import Approved
     from tool_runtime.files.skills import SkillIndex
 
-_MAX_TOLD: Final = 5
+_MAX_LISTED: Final = 5
 
 
 class WorkspaceTools(NamedTuple):
@@ -61,8 +61,8 @@ def problems_of_workspace(workspace: str, index: SkillIndex | None) -> list[str]
 
 
 def _first(lines: list[str], all_are: str) -> list[str]:
-    more = len(lines) - _MAX_TOLD
-    return lines if more <= 0 else [*lines[:_MAX_TOLD], f"{more} more {all_are}"]
+    extra = len(lines) - _MAX_LISTED
+    return lines if extra <= 0 else [*lines[:_MAX_LISTED], f"{extra} more {all_are}"]
 
 
 def _skill_lines(unusable: Mapping[str, str]) -> list[str]:

@@ -38,7 +38,7 @@ NO_EFFECT = FileEffect()
 class Approved(Protocol):
     """Tools of the workspace that a person has approved, by the hash of their parts (`state.tool_lists`)."""
 
-    def knows(self, name: str, identity: str) -> bool:
+    def is_approved(self, name: str, identity: str) -> bool:
         """True if this one is."""
 
     def approve(self, name: str, identity: str) -> None:
@@ -120,8 +120,8 @@ class Judge:
 
     def sandbox(self) -> dict[str, Any]:
         """{sandbox} with the sandbox of commands (`Scoping.report`); empty if there is nothing to report."""
-        said = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
-        return {} if said is None else {"sandbox": said}
+        report = None if self.scoping is None else self.scoping.report(self.bundle, self.environment)
+        return {} if report is None else {"sandbox": report}
 
     def offered_tools(self) -> list[ToolSpec]:
         """The tools that the model is offered: those that some call could be allowed of."""

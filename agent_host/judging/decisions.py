@@ -52,7 +52,7 @@ def decide(judge: Judge, call: ToolCall, world: World | None = None) -> Prepared
         return PreparedCall(call, spec, refusal=Refusal("failed", error.code, str(error)))
     if isinstance(facts, NamedToolFacts) and (spec.identity is not None or spec.elsewhere):
         approved, identity = judge.approved, spec.identity
-        is_approved = identity is None or (approved is not None and approved.knows(spec.name, identity))
+        is_approved = identity is None or (approved is not None and approved.is_approved(spec.name, identity))
         facts = NamedToolFacts(spec.name, spec.identity, is_approved, spec.elsewhere, facts.also)
     if judge.scoping is not None and spec.starts_program:
         asked = widening_of(arguments.get(SANDBOX_GRANT))
@@ -111,22 +111,22 @@ def _reading_again(judge: Judge, call: ToolCall, spec: ToolSpec) -> PreparedCall
 
 
 def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFacts]]) -> Decision:
-    here, terms = judge.environment, _terms(judge, spec)
+    environment, terms = judge.environment, _terms(judge, spec)
     if any(isinstance(facts, OutputFacts) for _, facts in needs):
         terms = terms._replace(runs_here=False)
     if any(isinstance(facts, CommandFacts) and facts.argv for _, facts in needs):
         terms = terms._replace(
-            programs=judge.native or NativeExec(DEFAULT, (here.workspace,)),
+            programs=judge.native or NativeExec(DEFAULT, (environment.workspace,)),
             script_runs=judge.script_runs(),
             max_script_runs=None if judge.scripts is None else judge.scripts.max_runs,
         )
     bundles = judge.bundles
     if spec.elsewhere:  # our sandbox does not apply to remote programs
-        bundles = tuple(map(_unheld, bundles))
+        bundles = tuple(map(_without_sandbox, bundles))
     now = judge.clock()
     decision = strictest(
         [
-            decide_call(bundle, needs, now=now, os=here.os_family, workspace=here.workspace, terms=terms)
+            decide_call(bundle, needs, now=now, os=environment.os_family, workspace=environment.workspace, terms=terms)
             for bundle in bundles
         ]
     )
@@ -134,10 +134,10 @@ def _decision(judge: Judge, spec: ToolSpec, needs: Sequence[tuple[str, ActionFac
     return decision
 
 
-def _unheld(bundle: PolicyBundle) -> PolicyBundle:
-    if bundle.held and "unheld" not in bundle.memo:
-        bundle.memo["unheld"] = bundle.keep_known(bundle, held=False, lines_ask=True)
-    return cast("PolicyBundle", bundle.memo["unheld"]) if bundle.held else bundle
+def _without_sandbox(bundle: PolicyBundle) -> PolicyBundle:
+    if bundle.sandboxed and "unheld" not in bundle.memo:
+        bundle.memo["unheld"] = bundle.keep_known(bundle, sandboxed=False, lines_ask=True)
+    return cast("PolicyBundle", bundle.memo["unheld"]) if bundle.sandboxed else bundle
 
 
 def _terms(judge: Judge, spec: ToolSpec) -> CallTerms:
@@ -154,10 +154,10 @@ def _apply_sandbox(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: Action
     decision = _add_scope(judge, scoping, spec, facts, decision)
     if decision.rule != SANDBOX_GRANT or decision.decision == "DENIED":
         return decision
-    here, terms = judge.environment, _terms(judge, spec)
+    environment, terms = judge.environment, _terms(judge, spec)
     case = case_of(
         judge.bundle, decision.capability, facts,
-        now=judge.clock(), os=here.os_family, workspace=here.workspace, terms=terms,
+        now=judge.clock(), os=environment.os_family, workspace=environment.workspace, terms=terms,
     )  # fmt: skip
     decision = apply_task_options(case, decision)
     return decision if decision.decision == "DENIED" else apply_risk_ceiling(case, decision)

@@ -123,7 +123,7 @@ def case_from(raw: Mapping[str, Any]) -> DryRunCase:
 def judge_case(
     bundle: PolicyBundle,
     case: DryRunCase,
-    here: Environment,
+    machine: Environment,
     tools: Registry,
     *,
     now: datetime,
@@ -134,19 +134,27 @@ def judge_case(
     scoping: Callable[[Environment, bool], Scoping] | None = None,
 ) -> Decision:
     """Policy's decision on the case, as in the host; calls that the host refuses earlier are denied by the rule `case`.
-    `here` is this machine, which supplies unstated facts; `limits` and `native`, the list of programs that start
+    `machine` is this machine, which supplies unstated facts; `limits` and `native`, the list of programs that start
     without a shell, come from the configuration; `scripts` from the skills here, and `approved` are the approved tools
     of the project. A name without a tool that BackendTool.Invoke lists is judged by the name. `scoping` returns the
     sandbox of commands for an environment, which may be this machine's."""
-    there = _place(case, here)
-    is_here = case.facts is None and there.os_family == here.os_family
+    environment = _place(case, machine)
+    is_here = case.facts is None and environment.os_family == machine.os_family
     world = None if is_here else _Stated(case.facts or StatedFacts())
     scripts = scripts if is_here else None
     if tools.get(case.tool_name) is None:
         tools = Registry((*tools, *_spec_by_name(bundle, case.tool_name)))
-    held = None if scoping is None else scoping(there, is_here)
+    sandbox = None if scoping is None else scoping(environment, is_here)
     judge = Judge(
-        bundle, there, tools, limits, lambda: now, approved=approved, native=native, scripts=scripts, scoping=held
+        bundle,
+        environment,
+        tools,
+        limits,
+        lambda: now,
+        approved=approved,
+        native=native,
+        scripts=scripts,
+        scoping=sandbox,
     )
     prepared = decide(judge, ToolCall("", case.tool_name, dict(case.arguments)), world)
     spec, refusal = prepared.spec, prepared.refusal
@@ -190,12 +198,12 @@ class _Stated(World):
         absolute = normalize(environment.absolute(spelled), environment.os_family)
         if not is_absolute(absolute, environment.os_family):
             return None
-        there_already = stated.exists if stated.exists is not None else stated.size_bytes is not None
+        exists = stated.exists if stated.exists is not None else stated.size_bytes is not None
         return PathFacts(
             spelled,
             absolute,
             absolute if stated.is_symlink and not follow else stated.real_path or absolute,
-            stated.kind or ("file" if there_already else "missing"),
+            stated.kind or ("file" if exists else "missing"),
             is_symlink=stated.is_symlink,
             size_bytes=stated.size_bytes,
             new_size_bytes=new_size_bytes,
@@ -229,15 +237,15 @@ class _Stated(World):
         return ScriptFacts(skill, relative_path, folder, self.facts.real_path or spelled, argv)
 
 
-def _place(case: DryRunCase, here: Environment) -> Environment:
-    system = case.os or here.os_family
-    native = system == here.os_family
-    shell = case.shell or (here.shell if native else "cmd" if system == "windows" else "bash")
-    workspace = case.cwd or (here.workspace if native else "C:\\" if system == "windows" else "/")
+def _place(case: DryRunCase, machine: Environment) -> Environment:
+    system = case.os or machine.os_family
+    native = system == machine.os_family
+    shell = case.shell or (machine.shell if native else "cmd" if system == "windows" else "bash")
+    workspace = case.cwd or (machine.workspace if native else "C:\\" if system == "windows" else "/")
     if native and case.facts is None:
         workspace = os.path.realpath(workspace)
-    environment = case.env if case.env is not None else here.environment if native and case.facts is None else None
-    return Environment(workspace, case.home or (here.home if native else None), system, shell, environment)
+    variables = case.env if case.env is not None else machine.environment if native and case.facts is None else None
+    return Environment(workspace, case.home or (machine.home if native else None), system, shell, variables)
 
 
 def _facts_of(raw: Mapping[str, Any]) -> StatedFacts:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
-from agent_host.safe_open import O_PATH, name_that_is_meant, open_there
+from agent_host.safe_open import O_PATH, intended_path, open_exact
 from config.json_text import encodable
 from policy import CapabilityName
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
@@ -71,7 +71,7 @@ def gather(
     subject = _subject(argument, arguments)
     if kind == "command":
         command = _command(subject, arguments, environment, world)
-        return _add_trees(command, bundle) if bundle is not None and is_here and not bundle.held else command
+        return _add_trees(command, bundle) if bundle is not None and is_here and not bundle.sandboxed else command
     if kind == "program":
         return program_facts(arguments, environment, world)
     if kind == "script":
@@ -182,7 +182,7 @@ def path_facts(requested: str, absolute: str, *, new_size_bytes: int | None = No
 
 def _found_at(absolute: str) -> tuple[str, os.stat_result | None]:
     """The real path, and its status; if possible, one system call shows that there is no link on the way."""
-    fd = open_there(absolute, O_PATH)
+    fd = open_exact(absolute, O_PATH)
     if fd is not None:
         try:
             return absolute, os.fstat(fd)
@@ -284,11 +284,11 @@ def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[
     parts = pattern.strip("/").split("/")
     seen = 0
     while pending:
-        directory, place, is_behind = pending.pop()
+        directory, place, is_linked = pending.pop()
         rest = parts[place:]
         if not rest or rest[0] == ANY_DEPTH or not any(map(is_pattern, rest)):
             path = os.path.join(directory, *(rest if rest[:1] != [ANY_DEPTH] else []))
-            if is_behind or (is_kept and os.path.islink(path)):
+            if is_linked or (is_kept and os.path.islink(path)):
                 yield os.path.realpath(path)
             continue
         try:
@@ -302,7 +302,7 @@ def _found_through_links(root: str, pattern: str, *, is_kept: bool) -> Iterator[
             if finds_name(name, parts[place]):
                 path = os.path.join(directory, name)
                 is_last = place + 1 == len(parts)
-                pending.append((path, place + 1, is_behind or ((is_kept or not is_last) and os.path.islink(path))))
+                pending.append((path, place + 1, is_linked or ((is_kept or not is_last) and os.path.islink(path))))
 
 
 def _find_below(root: str, names: set[str], deepest: int | None) -> tuple[str, ...] | None:
@@ -390,7 +390,7 @@ class World:
         facts = path_facts(spelled, absolute, new_size_bytes=new_size_bytes, follow=follow)
         if facts.kind != "missing" or not (looks or "\\" in spelled):
             return facts
-        meant = name_that_is_meant(facts.absolute, looks=looks)
+        meant = intended_path(facts.absolute, looks=looks)
         return facts if meant is None else path_facts(spelled, meant, new_size_bytes=new_size_bytes, follow=follow)
 
     def directory(self, spelled: str, environment: Environment) -> str:

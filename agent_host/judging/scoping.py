@@ -50,7 +50,7 @@ class Scoping:
     within: PolicyBundle | None = None
     is_of_mode: bool = False
     _facts: ScopeFacts | None = field(default=None, init=False)
-    _told: tuple[CommandScope, dict[str, Any]] | None = field(default=None, init=False)
+    _reported: tuple[CommandScope, dict[str, Any]] | None = field(default=None, init=False)
     _plain: tuple[PolicyBundle, ScopeFacts, CommandScope] | None = field(default=None, init=False)
 
     @property
@@ -107,12 +107,12 @@ class Scoping:
             return None
         if all(bundle.capability(one) is None for one in (CapabilityName.SHELL_EXEC, CapabilityName.TOOL_INVOKE)):
             return None
-        said: dict[str, Any] = {"level": self.level, "wanted": self.wanted}
+        found: dict[str, Any] = {"level": self.level, "wanted": self.wanted}
         if self.why:
-            said["why"] = self.why
+            found["why"] = self.why
         if self.holds:
-            said["scope"] = self.row(bundle, environment)
-        return said
+            found["scope"] = self.row(bundle, environment)
+        return found
 
     def notice(self, bundle: PolicyBundle, environment: Environment) -> str | None:
         """A line for the user about a missing sandbox and its consequences; None if there is one, or none is wanted."""
@@ -130,9 +130,9 @@ class Scoping:
         if not self.holds:
             return {"level": self.level}
         scope = self.scope(bundle, environment)
-        if self._told is None or self._told[0] is not scope:
-            self._told = scope, scope.to_wire(self.level, self.withheld(scope, self.level))
-        return self._told[1]
+        if self._reported is None or self._reported[0] is not scope:
+            self._reported = scope, scope.to_wire(self.level, self.withheld(scope, self.level))
+        return self._reported[1]
 
 
 def this_machine(
@@ -186,7 +186,7 @@ _HOMES = {
     "ELAN_HOME": ".elan", "JULIAUP_DEPOT_PATH": ".juliaup", "VIRTUAL_ENV": ".venv",
 }  # fmt: skip
 """Program directories of version managers and tools: the variable that names one, and the default below the home."""
-_BESIDE = (".local/bin", ".local/lib", ".local/share/virtualenvs", "bin", ".npm-global", ".yarn/bin", ".ghcup/bin")
+_OTHER_HOMES = (".local/bin", ".local/lib", ".local/share/virtualenvs", "bin", ".npm-global", ".yarn/bin", ".ghcup/bin")
 _USER_FILES = (".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes")
 """git's user configuration, which commits need."""
 _TOOLCHAIN_SECRETS = (
@@ -279,8 +279,8 @@ def _toolchains(
     path = environment.get("PATH", "")
     named = [os.path.realpath(one) for one in path.split(os.pathsep) if os.path.isabs(one) and os.path.isdir(one)]
     found = {one: _found(one, named) for one in _PROGRAMS}
-    there = [one for one in found.values() if one is not None]
-    programs = [os.path.dirname(os.path.realpath(one)) for one in there if _leads_to_its_name(one, workspace)]
+    present = [one for one in found.values() if one is not None]
+    programs = [os.path.dirname(os.path.realpath(one)) for one in present if _leads_to_its_name(one, workspace)]
     outside = [one for one in dict.fromkeys((*named, *programs)) if not _is_in(one, system)]
     known = list(_usual_places(environment, home))
     roots = list(dict.fromkeys(_root_of(one, home) for one in outside))
@@ -318,7 +318,7 @@ def _usual_places(environment: Mapping[str, str], home: str | None) -> Iterator[
         place = environment.get(variable) or ("" if home is None else os.path.join(home, usual))
         if os.path.isabs(place) and os.path.isdir(place):
             yield os.path.realpath(place)
-    for usual in _BESIDE if home is not None else ():
+    for usual in _OTHER_HOMES if home is not None else ():
         place = os.path.join(home or "", usual)
         if os.path.isdir(place):
             yield os.path.realpath(place)
@@ -392,7 +392,7 @@ def _repository_at(tree: str) -> RepositoryFacts | None:
     top = os.path.join(tree, ".git")
     if os.path.islink(top):
         own = os.path.realpath(top)
-        return RepositoryFacts(top, own, own, _modules(own)) if _lies_apart(own, tree) else None
+        return RepositoryFacts(top, own, own, _modules(own)) if _is_separate_git_dir(own, tree) else None
     if os.path.isdir(top):
         return RepositoryFacts(top, top, top, _modules(top))
     named = _first_line(top)
@@ -401,19 +401,19 @@ def _repository_at(tree: str) -> RepositoryFacts | None:
     own = os.path.realpath(os.path.join(tree, named.removeprefix("gitdir: ")))
     common = _common_of(own, top)
     if common is None:
-        common = own if _is_module_of(own, tree) or _lies_apart(own, tree) else None
+        common = own if _is_module_of(own, tree) or _is_separate_git_dir(own, tree) else None
     return None if common is None else RepositoryFacts(top, own, common, _modules(common))
 
 
-def _lies_apart(own: str, tree: str) -> bool:
+def _is_separate_git_dir(own: str, tree: str) -> bool:
     """True if the directory is one that git keeps apart from its working tree (`--separate-git-dir`), which nothing in
     it names. It is no other working tree's `.git`, no submodule's, no linked working tree's and no bare repository."""
     if os.path.basename(own).lower() == ".git" or f"{os.sep}.git{os.sep}" in own or not _is_repository(own):
         return False
     config = os.path.join(own, "config")
     named = _value(config, "worktree")
-    is_there = named is None or os.path.realpath(os.path.join(own, named)) == tree
-    return is_there and _value(config, "bare") == "false" and _is_users(own)
+    is_of_tree = named is None or os.path.realpath(os.path.join(own, named)) == tree
+    return is_of_tree and _value(config, "bare") == "false" and _is_users(own)
 
 
 def _alternates(common: str) -> tuple[str, ...]:

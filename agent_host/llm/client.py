@@ -70,12 +70,12 @@ if TYPE_CHECKING:
 
     from agent_host.errors import GatewayError, GuardrailBlocked
     from agent_host.llm.dialects import Assembler, Dialect
-    from agent_host.llm.errors import Kind, Said
+    from agent_host.llm.errors import ErrorDetails, Kind
     from agent_host.llm.network import AnswerLimits, GatewayTimeouts
 
 _AGAIN = {"true": True, "false": False}
-_FOR_WANT_OF_A_TOKEN = frozenset({401, 403, 404})
-_NOT_THERE = frozenset({404, 405})
+_TOKEN_MAY_BE_MISSING = frozenset({401, 403, 404})
+_NOT_FOUND = frozenset({404, 405})
 
 
 _OK = 200
@@ -165,8 +165,8 @@ class LlmClient:
         except NetworkLate as error:
             raise GatewayUnavailable(f"the gateway at {self._shown} did not answer in time") from error
         except NetworkFailed as error:
-            said = first_line(error)[:_MAX_SHOWN]
-            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {said}") from error
+            reason = first_line(error)[:_MAX_SHOWN]
+            raise GatewayUnavailable(f"the gateway at {self._shown} failed: {reason}") from error
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -185,7 +185,7 @@ class LlmClient:
         content = 0
         try:
             if kind != "text/event-stream":
-                for name, data in await self._whole(answer, kind):
+                for name, data in await self._events_of_answer(answer, kind):
                     if reading.take(name, data):
                         break
                 return reading.turn()
@@ -212,11 +212,11 @@ class LlmClient:
             raise self._fault(error) from error
 
     async def _http_error(self, answer: GatewayAnswer) -> GatewayError | GuardrailBlocked:
-        said = errors.read(await _read_bounded(answer))
-        kind = kind_of_answer(answer.status, said)
-        return self._refusal(kind, f"HTTP {answer.status}", said._replace(status=answer.status), answer.headers)
+        details = errors.read(await _read_bounded(answer))
+        kind = kind_of_answer(answer.status, details)
+        return self._refusal(kind, f"HTTP {answer.status}", details._replace(status=answer.status), answer.headers)
 
-    async def _whole(self, answer: GatewayAnswer, kind: str) -> list[tuple[str, str]]:
+    async def _events_of_answer(self, answer: GatewayAnswer, kind: str) -> list[tuple[str, str]]:
         """Convert a successful answer that is not an event stream but a complete answer in JSON, as sent by gateways
         that ignore `stream`, to the events of an equivalent stream. Raises GatewayError, GuardrailBlocked for anything
         else."""
@@ -226,22 +226,22 @@ class LlmClient:
             body = "".join([piece async for piece in stream.aiter_text()])
             value = errors.parse(body.encode("utf-8", "replace"))
             if errors.is_error(value):
-                said = errors.read_value(value)
+                details = errors.read_value(value)
                 where = f"HTTP {answer.status} with an error in its body"
-                raise self._refusal(kind_of_event(said, passing=True), where, said, answer.headers)
-            if errors.is_whole_answer(value):
+                raise self._refusal(kind_of_event(details, passing=True), where, details, answer.headers)
+            if errors.is_complete_answer(value):
                 instead = f"{kind[:_MAX_SHOWN]} that is not an answer of this dialect"
                 with contextlib.suppress(LookupError, ValueError):
-                    return list(self.dialect.whole(body))
+                    return list(self.dialect.events_of_answer(body))
         raise GatewayRejected(f"the gateway at {self._shown} answered with {instead}: check the URL and --dialect")
 
     def _fault(self, fault: StreamFault) -> GatewayError | GuardrailBlocked:
-        said = errors.read_value(fault.body)
-        said = said._replace(message=str(fault), names=said.names | errors.names_in(str(fault)))
-        return self._refusal(kind_of_event(said, passing=fault.retryable), "in the middle of its answer", said)
+        details = errors.read_value(fault.body)
+        details = details._replace(message=str(fault), names=details.names | errors.names_in(str(fault)))
+        return self._refusal(kind_of_event(details, passing=fault.retryable), "in the middle of its answer", details)
 
     def _refusal(
-        self, kind: Kind, where: str, said: Said, headers: Mapping[str, str] = MappingProxyType({})
+        self, kind: Kind, where: str, details: ErrorDetails, headers: Mapping[str, str] = MappingProxyType({})
     ) -> GatewayError | GuardrailBlocked:
         """Return the error for a refusal of this kind. `where` is its origin ("HTTP 400"); `headers` contain hints on
         retries, as the official SDKs read them. A permanent error is treated as temporary if the gateway asks for a
@@ -249,24 +249,25 @@ class LlmClient:
         meant = KINDS[kind]
         asks_again = _AGAIN.get(str(headers.get("x-should-retry", "")).strip().lower())
         after_s = retry_after_s(headers, self._time)
-        advice = self._advise(kind, said.status)
-        message = f"{meant.says} ({where}): {self._short(said.message) or 'no details'}" + (advice and f"; {advice}")
-        details: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
+        advice = self._advise(kind, details.status)
+        shown = self._short(details.message) or "no details"
+        message = f"{meant.message} ({where}): {shown}" + (advice and f"; {advice}")
+        extra: dict[str, Any] = {} if meant.code is None else {"code": meant.code}
         if issubclass(meant.error, GatewayUnavailable):
-            gets_ready = kind == "loading" or said.status in GETTING_READY
+            gets_ready = kind == "loading" or details.status in GETTING_READY
             again = asks_again is not False
-            return meant.error(message, retry_after_s=after_s, again=again, gets_ready=gets_ready, **details)
+            return meant.error(message, retry_after_s=after_s, again=again, gets_ready=gets_ready, **extra)
         if kind == "too_long":
-            return ContextTooLong(message, limit=limit_of(said))
+            return ContextTooLong(message, limit=limit_of(details))
         if asks_again:
             return GatewayUnavailable(message, retry_after_s=after_s)
-        return meant.error(message, **details)
+        return meant.error(message, **extra)
 
     def _advise(self, kind: Kind, status: int | None) -> str:
         advice = KINDS[kind].advice.replace(TOKEN_VARIABLE, self._token_name)
-        if not advice and status in _NOT_THERE:
+        if not advice and status in _NOT_FOUND:
             advice = f"there may be nothing at {self._shown}: check the URL and --dialect"
-        if not self._has_token and (kind == "credentials" or status in _FOR_WANT_OF_A_TOKEN):
+        if not self._has_token and (kind == "credentials" or status in _TOKEN_MAY_BE_MISSING):
             no_token = f"no token was sent: set {self._token_name}"
             return no_token if kind == "credentials" or not advice else f"{advice} ({no_token} if it wants one)"
         return advice
@@ -276,12 +277,12 @@ class LlmClient:
 
 
 class _RequestBody:
-    """Send the blocks, release each once it is sent, and then call the functions in `behind`. A body given as bytes
+    """Send the blocks, release each once it is sent, and then call the functions in `callbacks`. A body given as bytes
     would stay in memory with its request until the answer is complete."""
 
-    def __init__(self, parts: list[bytes], behind: Iterable[Callable[[], object] | None]) -> None:
+    def __init__(self, parts: list[bytes], callbacks: Iterable[Callable[[], object] | None]) -> None:
         self._parts = parts[::-1]
-        self._behind = behind
+        self._callbacks = callbacks
         parts.clear()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -289,7 +290,7 @@ class _RequestBody:
             part = self._parts.pop()
             for start in range(0, len(part), _SLICE_BYTES):  # each is copied twice when it is sent
                 yield part[start : start + _SLICE_BYTES]
-        for call in self._behind:
+        for call in self._callbacks:
             if call is not None:
                 call()
 
@@ -453,10 +454,10 @@ class _Direct:
         except BaseException:
             kept.close()
             raise
-        said = {name.decode("latin-1"): value.decode("latin-1") for name, value in answered}
-        if "set-cookie" in said:
+        answer_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in answered}
+        if "set-cookie" in answer_headers:
             self._take_cookies(answered)
-        return GatewayAnswer(status, said, kept.body(), kept.end)
+        return GatewayAnswer(status, answer_headers, kept.body(), kept.end)
 
     async def aclose(self) -> None:
         if self._kept is not None:

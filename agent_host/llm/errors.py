@@ -39,7 +39,7 @@ class Meant(NamedTuple):
     """The consequences of a kind of error: its message, the exception raised, its code if that is not the class's own,
     and advice for the user."""
 
-    says: str
+    message: str
     error: type[GatewayUnavailable | GatewayRejected | GuardrailBlocked]
     code: ErrorCode | None = None
     advice: str = ""
@@ -188,16 +188,16 @@ _NO_STATUS: Final[tuple[Kind, ...]] = (
 )  # fmt: skip
 
 
-def kind_of_answer(status: int, said: Said) -> Kind:
+def kind_of_answer(status: int, details: ErrorDetails) -> Kind:
     """Classify an HTTP answer with an error."""
-    return _kind(said, reading_of(status))
+    return _kind(details, reading_of(status))
 
 
-def kind_of_event(said: Said, *, passing: bool) -> Kind:
+def kind_of_event(details: ErrorDetails, *, passing: bool) -> Kind:
     """Classify an error inside an answer, whose only HTTP status is the one in its body. `passing`: if the tables have
     no entry for it, it may be gone at the next retry."""
     of_none = Reading(_NO_STATUS, "failed" if passing else "refused")
-    return _kind(said, of_none if said.status is None else reading_of(said.status))
+    return _kind(details, of_none if details.status is None else reading_of(details.status))
 
 
 def reading_of(status: int) -> Reading:
@@ -205,20 +205,20 @@ def reading_of(status: int) -> Reading:
     return STATUSES.get(status, _FAILURE if status >= 500 else _OTHER_REFUSAL)
 
 
-def limit_of(said: Said) -> int | None:
+def limit_of(details: ErrorDetails) -> int | None:
     """Return the number of tokens that the model accepts, if an error of the kind `too_long` contains it."""
-    if said.limit is not None:
-        return said.limit
-    found = compile_shipped(LIMITS).search(said.message.encode("utf-8", "replace"))
+    if details.limit is not None:
+        return details.limit
+    found = compile_shipped(LIMITS).search(details.message.encode("utf-8", "replace"))
     return None if found is None else int(found.group(1).replace(b",", b""))
 
 
-def _kind(said: Said, reading: Reading) -> Kind:
-    named = {_KIND_OF[name] for said_name in said.names if (name := said_name.replace("-", "_")) in _KIND_OF}
+def _kind(details: ErrorDetails, reading: Reading) -> Kind:
+    named = {_KIND_OF[name] for raw_name in details.names if (name := raw_name.replace("-", "_")) in _KIND_OF}
     strong = [kind for kind in reading.may if kind not in _GENERAL]
     return (
         next((kind for kind in strong if kind in named), None)
-        or _find_by_words(said.message, strong)
+        or _find_by_words(details.message, strong)
         or next((kind for kind in reading.may if kind in named), None)
         or reading.otherwise
     )
@@ -388,7 +388,7 @@ _STATUSES = range(400, 600)
 _NAME_IN_TEXT = r"\b(?:[A-Za-z]{2,40}_[A-Za-z0-9_]{2,60}|[A-Za-z]{2,60}(?:Error|Exception))\b"
 
 
-class Said(NamedTuple):
+class ErrorDetails(NamedTuple):
     """The parts of an error. `message` is for people, "" if there is none; `names` are its types, codes and reasons in
     lower case; `status` is the HTTP status in its body, and `limit` the number of tokens that the model accepts."""
 
@@ -398,10 +398,12 @@ class Said(NamedTuple):
     limit: int | None = None
 
 
-def read(body: bytes) -> Said:
+def read(body: bytes) -> ErrorDetails:
     """Read the body of an answer; if it is not JSON, or of an unknown shape, its text is the message."""
-    said = read_value(parse(body))
-    return said if said.message or said.names else said._replace(message=_one_line(body.decode("utf-8", "replace")))
+    details = read_value(parse(body))
+    if details.message or details.names:
+        return details
+    return details._replace(message=_one_line(body.decode("utf-8", "replace")))
 
 
 def parse(body: bytes | str) -> Any:
@@ -412,7 +414,7 @@ def parse(body: bytes | str) -> Any:
         return None
 
 
-def read_value(value: Any) -> Said:
+def read_value(value: Any) -> ErrorDetails:
     """Read an error from a JSON value; the result is empty if its shape is unknown."""
     messages: dict[str, None] = {}
     names: set[str] = set()
@@ -424,7 +426,7 @@ def read_value(value: Any) -> Said:
             if status is None and name.isascii() and name.isdigit() and int(name) in _STATUSES:
                 status = int(name)
         limit = limit or _count(part.get("n_ctx"))  # llama.cpp
-    return Said(_join(messages), frozenset(names), status, limit)
+    return ErrorDetails(_join(messages), frozenset(names), status, limit)
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -440,7 +442,7 @@ def is_error(value: Any) -> bool:
     return bool(first.get("error")) or "error" in (first.get("type"), first.get("object"))
 
 
-def is_whole_answer(value: Any) -> bool:
+def is_complete_answer(value: Any) -> bool:
     """True if the body of a successful answer is the model's complete answer, not a stream."""
     return isinstance(value, dict) and any(name in value for name in ("content", "choices", "output", "candidates"))
 
@@ -521,8 +523,8 @@ def fault_of(error: Any) -> StreamFault:
     kinds = [error.get("code"), error.get("type")]
     message = error.get("message")
     name = next((kind for kind in reversed(kinds) if isinstance(kind, str) and kind), None) or error.get("code")
-    said = message if isinstance(message, str) else ""
-    text, _ = repair(f"{name or 'error'}: {said}")
+    detail = message if isinstance(message, str) else ""
+    text, _ = repair(f"{name or 'error'}: {detail}")
     return StreamFault(text, retryable=not any(map(_is_permanent, kinds)), body={"error": error})
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 """The value of `llm.dialect` for detecting the gateway's dialect."""
 # Statuses that refuse the empty object at a path that exists.
-_THERE: Final = frozenset({400, 413, 415, 422})
-_NOT_THERE: Final = frozenset({404, 405, 410, 501})
+_PATH_EXISTS: Final = frozenset({400, 413, 415, 422})
+_NO_PATH: Final = frozenset({404, 405, 410, 501})
 _TIMEOUT_S = 10.0
 
 
@@ -82,11 +82,11 @@ def provider_of(name: str) -> str:
 
 
 class ChosenDialect(NamedTuple):
-    """A dialect. `said` is one line for display: the choice of `auto` and its reason; "" if the settings name the
+    """A dialect. `notice` is one line for display: the choice of `auto` and its reason; "" if the settings name the
     dialect."""
 
     dialect: Dialect
-    said: str = ""
+    notice: str = ""
 
 
 def dialect_of_settings(settings: Settings) -> ChosenDialect | None:
@@ -106,18 +106,18 @@ def meaning_of_old_record(stop_reason: str) -> Meaning:
 
 
 def find_dialect(
-    settings: Settings, url: str, token: str | None, state_dir: str, time: Callable[[], float], *, anew: bool = False
+    settings: Settings, url: str, token: str | None, state_dir: str, time: Callable[[], float], *, refresh: bool = False
 ) -> ChosenDialect:
     """Return the dialect of the gateway at `url`: from the URL's path; else as detected within the last days by the
-    clock `time`, except with `anew`; else from the gateway's answers to requests that run no model. Blocks until it has
-    answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
+    clock `time`, except with `refresh`; else from the gateway's answers to requests that run no model. Blocks until it
+    has answered. Raises UsageError, GatewayUnavailable, GatewayRejected."""
     place = _display(url)
     for name in NAMES:
         path = make_dialect(name, settings).path
         if place.endswith(path[path.index("/", 1) :]):  # the path without the version
             return _chosen(settings, name, "its URL says so")
     kept = GatewayDialects(state_dir, time)
-    known = None if anew else kept.find(place)
+    known = None if refresh else kept.find(place)
     if known in NAMES:
         return _chosen(settings, known, "as it was found to do")
     name, why = _probe({name: make_dialect(name, settings) for name in NAMES}, settings, url, token)
@@ -143,18 +143,18 @@ def _probe(dialects: Mapping[str, Dialect], settings: Settings, url: str, token:
         for name, dialect in dialects.items():
             status = _status_of(client, request_url(url, dialect.path), {**dialect.headers(token), **own})
             statuses[dialect.path] = status
-            if status in _THERE or 200 <= status < 300:
+            if status in _PATH_EXISTS or 200 <= status < 300:
                 return name, f"it reads what is posted to {dialect.path}"
     # A gateway that checks the token first shows which paths exist only if the token is valid.
-    unclear = [(name, dialect.path) for name, dialect in dialects.items() if statuses[dialect.path] not in _NOT_THERE]
+    unclear = [(name, dialect.path) for name, dialect in dialects.items() if statuses[dialect.path] not in _NO_PATH]
     if unclear and len(unclear) < len(dialects):
         name, path = unclear[0]
         return name, f"it has something at {path} (HTTP {statuses[path]})"
-    said = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
-    text = f"--dialect auto: cannot detect the dialect of the gateway at {_display(url)} ({said}); name the dialect"
+    answers = ", ".join(f"{path}: HTTP {status}" for path, status in statuses.items())
+    text = f"--dialect auto: cannot detect the dialect of the gateway at {_display(url)} ({answers}); name the dialect"
     if set(statuses.values()) <= {401, 403}:
         raise GatewayRejected(f"{text}, or set LLM_GATEWAY_AUTH_TOKEN", code=ErrorCode.UNAUTHORIZED)
-    raise GatewayRejected(text) if set(statuses.values()) <= _NOT_THERE else GatewayUnavailable(text)
+    raise GatewayRejected(text) if set(statuses.values()) <= _NO_PATH else GatewayUnavailable(text)
 
 
 def _status_of(client: http.httpx.Client, url: str, headers: dict[str, str]) -> int:

@@ -59,8 +59,8 @@ class HttpConnection:
         it."""
         if asyncio.get_running_loop() is not self._loop or self._loop.time() - self._idle_since >= _KEPT_S:
             return False
-        has_said_nothing = self._protocol.trailing_data == (b"", False) and not self._socket.has_news
-        return self._protocol.our_state is h11.IDLE and has_said_nothing
+        is_silent = self._protocol.trailing_data == (b"", False) and not self._socket.has_news
+        return self._protocol.our_state is h11.IDLE and is_silent
 
     async def post(self, target: bytes, headers: Headers, body: AsyncIterable[bytes]) -> tuple[int, Headers]:
         """Send a request; return the status and the headers of the answer. Raises NetworkFailed, NetworkLate."""
@@ -130,7 +130,7 @@ class HttpConnection:
             await self._wait(lambda: bool(socket.received) or socket.has_ended)
         data = socket.take(_PIECE)
         if not data and socket.error is not None:
-            raise NetworkFailed(_said(socket.error)) from socket.error
+            raise NetworkFailed(_reason_of(socket.error)) from socket.error
         return data
 
     async def _send(self, data: bytes | None) -> None:
@@ -176,17 +176,17 @@ async def connect(
     except TimeoutError as error:
         raise NetworkLate from error
     except OSError as error:  # includes ssl.SSLError
-        raise NetworkFailed(_said(error)) from error
+        raise NetworkFailed(_reason_of(error)) from error
     except UnicodeError as error:
         raise NetworkFailed(f"{host[:80]} is not a host name") from error
     return HttpConnection(socket, patience_s)
 
 
-def _said(error: Exception) -> str:
-    said = getattr(error, "strerror", None) or str(error) or "the connection was reset"
-    if isinstance(error, OSError) and error.errno and said.startswith(_CALL):
-        said = f"{os.strerror(error.errno)}{said.removeprefix(_CALL)}"
-    return said
+def _reason_of(error: Exception) -> str:
+    reason = getattr(error, "strerror", None) or str(error) or "the connection was reset"
+    if isinstance(error, OSError) and error.errno and reason.startswith(_CALL):
+        reason = f"{os.strerror(error.errno)}{reason.removeprefix(_CALL)}"
+    return reason
 
 
 class _Socket(asyncio.Protocol):
@@ -350,19 +350,19 @@ class BoundedStream:
                 self._line_bytes = 0
 
 
-def whole_events(data: bytes) -> Iterator[tuple[str, str]]:
+def complete_events(data: bytes) -> Iterator[tuple[str, str]]:
     """Yield name and data of the complete events at the start of a stored answer."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
     for block in text.split("\n\n")[:-1]:
-        name, said = "message", []
+        name, data_lines = "message", []
         for line in block.split("\n"):
             field, _, value = line.partition(":")
             if field == "event":
                 name = value.removeprefix(" ")
             elif field == "data":
-                said.append(value.removeprefix(" "))
-        if said:
-            yield name, "\n".join(said)
+                data_lines.append(value.removeprefix(" "))
+        if data_lines:
+            yield name, "\n".join(data_lines)
 
 
 class GatewayTimeouts(NamedTuple):

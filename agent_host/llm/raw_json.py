@@ -37,8 +37,8 @@ def _parts(data: str, begin: str) -> Iterator[tuple[str, str]]:
     at = _skip_space(data, 0)
     if data[at : at + 1] != begin:
         raise ValueError(f"there is no {begin} at the beginning")
-    name, more = "", True
-    while more:
+    name, has_next = "", True
+    while has_next:
         at = _skip_space(data, at + 1)
         if data[at : at + 1] in ("]", "") or (begin == "{" and data[at] != '"'):
             return
@@ -48,7 +48,7 @@ def _parts(data: str, begin: str) -> Iterator[tuple[str, str]]:
         end = _end_of(data, at)
         yield name, data[at:end]
         at = _skip_space(data, end)
-        more = data[at : at + 1] == ","
+        has_next = data[at : at + 1] == ","
 
 
 def join_members(fields: Mapping[str, str]) -> str:
@@ -113,7 +113,7 @@ _IN_PIECES = frozenset({"text", "summary", "data", "thinking"})
 class OpaqueFields:
     """Fields joined from deltas: a text grows with each delta, a list gets more entries, any other value is replaced.
     `replaced` counts lone surrogates that became U+FFFD, `dropped` fields that cannot be sent back unchanged; both are
-    known after `whole`."""
+    known after `to_json`."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
@@ -132,7 +132,7 @@ class OpaqueFields:
         self._pieces[name] += [value] if kind == "text" else elements(raw) if kind == "list" else [raw]
         return True
 
-    def whole(self) -> str | None:
+    def to_json(self) -> str | None:
         """Return the fields as a JSON object, without those that cannot be read; None if there are none."""
         members: list[str] = []
         for name, kind in self._kinds.items():
@@ -189,15 +189,15 @@ def _join(fragments: list[str]) -> str:
     """Join the fragments of one entry; a single fragment is returned unchanged."""
     if len(fragments) == 1:
         return fragments[0]
-    whole: dict[str, Any] = {}
+    joined: dict[str, Any] = {}
     for fragment in fragments:
         json_text.check_depth(fragment)
         for name, value in json.loads(fragment).items():
-            if name in _IN_PIECES and isinstance(value, str) and isinstance(whole.get(name), str):
-                whole[name] += value
-            elif value is not None or name not in whole:
-                whole[name] = value
-    return orjson.dumps(whole).decode()
+            if name in _IN_PIECES and isinstance(value, str) and isinstance(joined.get(name), str):
+                joined[name] += value
+            elif value is not None or name not in joined:
+                joined[name] = value
+    return orjson.dumps(joined).decode()
 
 
 # Surrogates (halves of characters) in a model's output. JSON can contain them as escapes (`\ud800`), but no file,
@@ -221,8 +221,8 @@ def repair(text: str) -> tuple[str, int]:
     """Return `text` with surrogates joined or replaced, and the number of replaced ones."""
     if _HALF.search(text) is None:
         return text, 0
-    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return whole, whole.count(REPLACEMENT) - text.count(REPLACEMENT)
+    repaired = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return repaired, repaired.count(REPLACEMENT) - text.count(REPLACEMENT)
 
 
 def name_in(value: object) -> str:

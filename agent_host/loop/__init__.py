@@ -92,12 +92,12 @@ class ArtifactPlaces(NamedTuple):
 
 class CommandWatch:
     """Watches what the commands of one session change in the workspace at this real path. `excluded` are folders of the
-    host itself. `behind` is the snapshot taken when background commands started, None if none runs."""
+    host itself. `background_window` is the snapshot taken when background commands started, None if none runs."""
 
     def __init__(self, workspace: str, excluded: Collection[str] = ()) -> None:
         self._places = workspace, tuple(excluded)
         self._watch: Watch | None = None
-        self.behind: WatchWindow | None = None
+        self.background_window: WatchWindow | None = None
 
     def watch(self) -> Watch:
         """The watch, made with the first command."""
@@ -111,9 +111,9 @@ class CommandWatch:
 @dataclass(slots=True, eq=False, repr=False)
 class LoopContext:
     """The parts of one session; `conversation.renew_head` comes before its first use. `phase` is the state of the
-    current task; `at_once` is the maximum number of concurrent calls of one turn, by category; `questions` are the
-    unanswered questions, `progress` counts turns without effect. `command_watch` detects what commands change; None if
-    the settings turn it off. `state` is the session's recoverable state; `step_id` is the current step, or the last
+    current task; `max_concurrent` is the maximum number of concurrent calls of one turn, by category; `questions` are
+    the unanswered questions, `progress` counts turns without effect. `command_watch` detects what commands change; None
+    if the settings turn it off. `state` is the session's recoverable state; `step_id` is the current step, or the last
     one."""
 
     journal: Journal
@@ -127,7 +127,7 @@ class LoopContext:
     scrubber: Scrubber
     phase: Machine[TaskPhase]
     live_output: LiveOutput
-    at_once: Mapping[Category, int]
+    max_concurrent: Mapping[Category, int]
     questions: ElicitationQueue
     progress: Progress
     outside: Outside

@@ -137,8 +137,8 @@ async def watch_call(
     try:
         yield found
     finally:
-        if found.runs_on and ctx.command_watch.behind is None:
-            ctx.command_watch.behind = window
+        if found.runs_on and ctx.command_watch.background_window is None:
+            ctx.command_watch.background_window = window
         else:
             await _end(ctx, watch, window, found)
 
@@ -147,13 +147,14 @@ async def see_background_changes(ctx: LoopContext) -> bool:
     """Record what background commands have changed since the last comparison, and start another if one still runs.
     Returns True if they changed something."""
     commands = ctx.command_watch
-    if commands is None or commands.behind is None:
+    if commands is None or commands.background_window is None:
         return False
-    watch, window, found = commands.watch(), commands.behind, CommandChanges()
-    commands.behind = None
+    watch, window, found = commands.watch(), commands.background_window, CommandChanges()
+    commands.background_window = None
     try:
         if any("ended" not in row for row in ctx.state.commands.values()):
-            commands.behind = await asyncio.to_thread(watch.begin)  # begun before the other ends: no gap between them
+            # Begun before the other ends: no gap between them.
+            commands.background_window = await asyncio.to_thread(watch.begin)
     except OSError:
         found.unseen = _FAILED
     await _end(ctx, watch, window, found)

@@ -57,7 +57,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
     if ctx.phase.may("execute") and all(granted_by(ctx, prepared) is not None for prepared in asking):
         ctx.phase.fire("execute")
     last: dict[str, CallDone] = {}
-    lines = {category: SlotLine(count) for category, count in ctx.at_once.items()}
+    lines = {category: SlotLine(count) for category, count in ctx.max_concurrent.items()}
     running: list[Coroutine[Any, Any, Message]] = [
         _run_one(
             ctx,
@@ -80,7 +80,7 @@ async def run_calls(ctx: LoopContext, step: Step) -> list[Message]:
 async def _run_one(ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn, slot: CallSlot) -> Message:
     still_open = False
     try:
-        began = ctx.outside.monotonic()
+        started = ctx.outside.monotonic()
         is_gated, was_edited = prepared.needs_approval, prepared.edited
         grant = granted_by(ctx, prepared) if is_gated else None
         ctx.emit(EventType.TOOL_REQUESTED, ctx.step_id, **_request_payload(ctx, prepared, grant))
@@ -94,10 +94,10 @@ async def _run_one(ctx: LoopContext, prepared: PreparedCall, path_turn: PathTurn
             prepared = cancel_before_start(ctx, prepared)
         if prepared.refusal is not None:
             refused = refused_result(ctx, prepared.call, prepared.refusal)
-            return await finish(ctx, prepared, refused, Observations(began))
+            return await finish(ctx, prepared, refused, Observations(started))
         if not is_gated:
             record_start(ctx, prepared)
-        return await _execute(ctx, prepared, began)
+        return await _execute(ctx, prepared, started)
     except CheckpointWriteFailed:
         still_open = True
         raise
@@ -223,7 +223,7 @@ def _action(ctx: LoopContext, prepared: PreparedCall) -> str:
     # Text written to a file may differ from call to call. Uploaded text may not, because it leaves the machine.
     seen: frozenset[str | None] = spec.subjects | ({spec.content} if spec.changes_file else set())
     system, policy = ctx.judge.environment.os_family, ctx.judge.policy_identity
-    return same_action(call.name, call.arguments, facts, policy, told_by_facts=seen, os=system)
+    return same_action(call.name, call.arguments, facts, policy, fact_arguments=seen, os=system)
 
 
 def cancel_before_start(ctx: LoopContext, prepared: PreparedCall, why: str = _NOT_STARTED) -> PreparedCall:

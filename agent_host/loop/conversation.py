@@ -83,7 +83,7 @@ class Conversation:
         """For how many more steps that need room the model is not asked for a summary."""
         self.full_windows = 0
         """Number of consecutive turns that ended because the model's context window was full."""
-        self.has_odd_count = False
+        self.has_unusual_count = False
         """True once a gateway's count far above the estimate was reported."""
         self.models = models
         self.max_cost = max_cost

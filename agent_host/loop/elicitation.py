@@ -33,7 +33,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     except UnusableForm as error:
         return PersonAnswer("decline", problem=f"this question cannot be displayed: {error}")
     approval = _request(ctx, request, form)
-    began = ctx.outside.monotonic()
+    started = ctx.outside.monotonic()
     call_id, step_id = request.tool_call_id, request.step_id
     ctx.emit(EventType.APPROVAL_REQUESTED, step_id, toolCallId=call_id, **approval.to_payload())
     ctx.emitter.flush()
@@ -44,7 +44,7 @@ async def ask_person(ctx: LoopContext, request: ToolRequest, asked: PersonAsked)
     except TaskCancelled:
         pass  # the call itself is over at its own next safe point
     finally:
-        waited_s = ctx.outside.monotonic() - began
+        waited_s = ctx.outside.monotonic() - started
         emit_answer(
             ctx, step_id, call_id, approval.approval_id, answer._replace(scope="once"), waited_s, isQuestion=True
         )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from state.checkpoint import CallRow, FirstVersions, Intent, OpenCall
 
 
-Held = tuple[str | None, bytes | str | None]
+PlannedContent = tuple[str | None, bytes | str | None]
 """SHA-256 and content that a path will have: both None for no file, UNAVAILABLE if unknown."""
 
 # Larger files are written too; after a crash in the middle the outcome is "unknown", and the patch says that the first
@@ -44,7 +44,7 @@ def prepare_calls(
 ) -> tuple[PreparedCall, ...]:
     """Determine facts, decision and effect of each call in order (AH 4.2, phase 1), and the ids of their approvals (AH
     10.1). `on_record` maps the ids of calls that a crash left open to their records."""
-    will_hold: dict[str, Held] = {}
+    planned: dict[str, PlannedContent] = {}
     prepared_calls: list[PreparedCall] = []
     for call in calls:
         prepared = judge(ctx, call)
@@ -53,7 +53,7 @@ def prepare_calls(
         if prepared.needs_approval:
             prepared = prepared._replace(approval_id=prepared.approval_id or ctx.outside.new_id("appr"))
         elif prepared.decision is not None and prepared.decision.allowed:
-            prepared = _add_effect(ctx, prepared, will_hold)
+            prepared = _add_effect(ctx, prepared, planned)
         prepared_calls.append(prepared)
     return tuple(prepared_calls)
 
@@ -152,7 +152,7 @@ def record_start(ctx: LoopContext, prepared: PreparedCall) -> None:
         raise
 
 
-def _add_effect(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, Held]) -> PreparedCall:
+def _add_effect(ctx: LoopContext, prepared: PreparedCall, planned: dict[str, PlannedContent]) -> PreparedCall:
     """Add the call's effect on its file, if it changes one, and store the file's first version."""
     if prepared.spec is None:
         return prepared
@@ -162,7 +162,7 @@ def _add_effect(ctx: LoopContext, prepared: PreparedCall, will_hold: dict[str, H
         return ctx.journal.keep(ctx.scrubber.data(data)) if ctx.judge.may_read(facts) else UNAVAILABLE
 
     versions = Versions(keep, ctx.task.baselines, ctx.journal.keeps_versions)
-    effect = capture_intent(prepared.spec, prepared.facts, prepared.call.arguments, versions, will_hold)
+    effect = capture_intent(prepared.spec, prepared.facts, prepared.call.arguments, versions, planned)
     return prepared._replace(effect=effect)
 
 
@@ -243,21 +243,21 @@ def capture_intent(
     facts: ActionFacts | None,
     arguments: Mapping[str, Any],
     versions: Versions,
-    will_hold: dict[str, Held],
+    planned: dict[str, PlannedContent],
 ) -> FileEffect:
     """Return the effect of a call on its one file; NO_EFFECT for any other call, and for a request, whose response is
-    unknown. `will_hold` is what earlier calls of the turn will leave at a path, with its SHA-256; it is updated
+    unknown. `planned` is what earlier calls of the turn will leave at a path, with its SHA-256; it is updated
     here."""
     facts = file_to_write(spec, facts)
     if facts is None:
         return NO_EFFECT
     baselines: dict[str, str | None] = {}
-    goes = spec.effect in ("delete", "move")
-    changes_mode = goes or (spec.effect == "replace" and isinstance(arguments.get("mode"), str))
+    is_removed = spec.effect in ("delete", "move")
+    changes_mode = is_removed or (spec.effect == "replace" and isinstance(arguments.get("mode"), str))
     mode = mode_at(facts.real_path) if changes_mode else None
     if spec.effect != "replace" and mode == PLAIN_FILE:  # a missing file counts as one
         mode = None
-    before, data, kept = _found(facts, versions, will_hold, baselines, mode)
+    before, data, kept = _found(facts, versions, planned, baselines, mode)
     content = _content_after(spec, arguments, data)
     after = None if content is None else sha256_hex(content) if isinstance(content, bytes) else content
     intent: Intent = {"path": facts.real_path, "before": before, "after": after}
@@ -265,10 +265,10 @@ def capture_intent(
         intent["kept"] = kept
     if spec.effect == "move":
         target = next(other for needed, other in facts.also if needed == CapabilityName.FILE_WRITE)
-        there, _, _ = _found(target, versions, will_hold, baselines)
-        intent["target"] = {"path": target.real_path, "before": there}
-        will_hold[target.real_path] = (before, data)
-    will_hold[facts.real_path] = (after, content)
+        target_before, _, _ = _found(target, versions, planned, baselines)
+        intent["target"] = {"path": target.real_path, "before": target_before}
+        planned[target.real_path] = (before, data)
+    planned[facts.real_path] = (after, content)
     return FileEffect(intent, baselines)
 
 
@@ -283,21 +283,21 @@ def file_to_write(spec: ToolSpec, facts: ActionFacts | None) -> PathFacts | None
 def _found(
     facts: PathFacts,
     versions: Versions,
-    will_hold: dict[str, Held],
+    planned: dict[str, PlannedContent],
     baselines: dict[str, str | None],
     mode: str | None = None,
 ) -> tuple[str | None, bytes | str | None, str | None]:
     """Return hash and content of the file at a path, and the name of its stored version, None if none is stored. A
     first version is added to `baselines`, with its mode."""
     path = facts.real_path
-    if path in will_hold:
-        before, data = will_hold[path]
+    if path in planned:
+        before, data = planned[path]
     else:
         data = _content(facts)
         before = None if data is None else sha256_hex(data) if isinstance(data, bytes) else data
         if before is not None and facts.kind == "link":
             before = add_mode(LINK, before)
-    is_first = path not in versions.known and path not in will_hold
+    is_first = path not in versions.known and path not in planned
     if not (is_first or versions.all):
         return before, data, None
     kept = versions.keep(facts, data) if isinstance(data, bytes) else data

@@ -18,7 +18,7 @@ import orjson
 
 from agent_host.errors import ErrorCode
 from agent_host.states import TaskEnd
-from agent_host.thread.messages import NOTHING_SAID
+from agent_host.thread.messages import NO_TEXT
 from config.lean_typing import NamedTuple
 from state.blobs import sha256_hex
 
@@ -175,7 +175,7 @@ class Progress:
         self._limit = repeat_limit
         self._noise = self._in_a_row = 0
         self._last: tuple[str, bytes, str] | None = None
-        self._told_in: str | None = None  # the step whose results have the note
+        self._noted_in: str | None = None  # the step whose results have the note
 
     def begin(self) -> None:
         """Reset the counts: a process starts or resumes a task."""
@@ -186,7 +186,7 @@ class Progress:
         """The meaning of a turn without calls, given its dialect's `meaning`: an empty answer, or a call written as
         text, does not complete the task. A small model may repeat the marker that it reads for its own empty answer."""
         if meaning == "complete":
-            if text.strip() in ("", NOTHING_SAID):
+            if text.strip() in ("", NO_TEXT):
                 return "empty"
             if _has_call_as_text(text, tools, router):
                 return "call_as_text"
@@ -207,7 +207,7 @@ class Progress:
 
     def forget_calls(self) -> None:
         """Start a new row of calls, because something has changed."""
-        self._in_a_row, self._last, self._told_in = 0, None, None
+        self._in_a_row, self._last, self._noted_in = 0, None, None
 
     def note_of_call(self, step_id: str, call: ToolCall, text: str, tools: Registry) -> str:
         """Count a call with its result; returns a note for the model if it repeats without effect, else ""."""
@@ -216,14 +216,14 @@ class Progress:
             self.forget_calls()
         self._last = key
         self._in_a_row += 1
-        if not self._note_at or self._in_a_row < self._note_at or self._told_in is not None:
+        if not self._note_at or self._in_a_row < self._note_at or self._noted_in is not None:
             return ""
-        self._told_in = step_id
+        self._noted_in = step_id
         return _repeat_note(call.name, self._in_a_row, tools)
 
     def end_of_circle(self, step_id: str) -> TaskEnd | None:
         """The end of a task that repeats a call although its model has read the note; None if the task continues."""
-        has_read = self._told_in not in (None, step_id) or not self._note_at
+        has_read = self._noted_in not in (None, step_id) or not self._note_at
         if self._last is None or not self._limit or self._in_a_row < self._limit or not has_read:
             return None
         text = f"{self._last[0]} was called {self._in_a_row} times in a row with the same arguments and result"

@@ -140,10 +140,10 @@ def emit_compacted(ctx: LoopContext, strategy: ContextStrategy, before: int, usa
 
 def room_for_conversation(ctx: LoopContext, most_output: int) -> int:
     """Estimated tokens that fit into a request after its head, by the limits of bundle and model."""
-    talk, most = ctx.conversation, ctx.judge.llm_policy.max_input_tokens
-    context = talk.facts.limits.context_tokens
+    conversation, most = ctx.conversation, ctx.judge.llm_policy.max_input_tokens
+    context = conversation.facts.limits.context_tokens
     room = most if context is None else min(most, context - most_output)
-    return int(room / _last_request(ctx)[2]) - talk.head_tokens
+    return int(room / _last_request(ctx)[2]) - conversation.head_tokens
 
 
 def estimate_input(ctx: LoopContext, tokens: int) -> int:
@@ -168,9 +168,9 @@ def _last_request(ctx: LoopContext) -> tuple[int, int, float]:
     """Counted and estimated tokens of the last request, 0 if another model read it, and the ratio of the gateway's
     tokens to estimated ones. The estimate is off by about the same ratio on all kinds of text, so the last ratio also
     fits added text, within a tenth."""
-    state, talk = ctx.state, ctx.conversation
-    if state.tokens_known is None or state.tokens_known_of not in (None, talk.model):
-        return 0, 0, _UNKNOWN_SCALE if talk.count is estimate else 1.0
+    state, conversation = ctx.state, ctx.conversation
+    if state.tokens_known is None or state.tokens_known_of not in (None, conversation.model):
+        return 0, 0, _UNKNOWN_SCALE if conversation.count is estimate else 1.0
     counted, estimated_then = state.tokens_known
     scale = counted / max(1, estimated_then)
     return counted, estimated_then, scale if _LEAST_SCALE <= scale <= _MOST_SCALE else 1.0
@@ -223,13 +223,13 @@ def affordable_output(ctx: LoopContext, model: str, input_tokens: int, most: int
 
 
 def _limits(ctx: LoopContext) -> Iterator[_Limit]:
-    talk, state = ctx.conversation, ctx.state
+    conversation, state = ctx.conversation, ctx.state
     of_task = ctx.task.options.get(MAX_COST_OPTION)
-    if talk.max_cost:
-        refuse_uncounted(talk.models, state)
-        yield _Limit("session", MAX_COST, round(talk.max_cost * PICOS), _spent(ctx, state), CostExceeded)
+    if conversation.max_cost:
+        refuse_uncounted(conversation.models, state)
+        yield _Limit("session", MAX_COST, round(conversation.max_cost * PICOS), _spent(ctx, state), CostExceeded)
     if of_task is not None:
-        refuse_uncounted(talk.models, ctx.task)
+        refuse_uncounted(conversation.models, ctx.task)
         yield _Limit("task", "taskOptions.maxCost", round(of_task * PICOS), _spent(ctx, ctx.task), BudgetExceeded)
 
 
@@ -246,8 +246,8 @@ def _mean_output(state: Checkpoint) -> int:
 
 # Tokens of an answer that its gateway did not count, or counted too low.
 
-_ODD_TIMES: Final = 4
-_ODD_FROM_TOKENS: Final = 500  # a short answer of a model that thinks is no news
+_UNUSUAL_FACTOR: Final = 4
+_UNUSUAL_MIN_TOKENS: Final = 500  # a short answer of a model that thinks is no news
 
 
 def count_usage(ctx: LoopContext, turn: ModelTurn, *, needed: int, sent: int, shown: str) -> ModelTurn:
@@ -260,27 +260,27 @@ def count_usage(ctx: LoopContext, turn: ModelTurn, *, needed: int, sent: int, sh
     blocks = tuple(block.raw for block in turn.blocks if not holds_arguments(block))
     # Only the provider can read an opaque block, so limits count only its reported tokens.
     tokens = {text: count(text) for text in {shown, turn.text, *calls, *blocks}}
-    said = sum(tokens[text] for text in (shown, *calls))
-    with_blocks = max(said, message_tokens(tokens.__getitem__, turn.text, calls + blocks))
+    output_estimate = sum(tokens[text] for text in (shown, *calls))
+    with_blocks = max(output_estimate, message_tokens(tokens.__getitem__, turn.text, calls + blocks))
     read, written = usage.input_tokens or needed, usage.output_tokens or with_blocks
     usage = usage._replace(
         input_tokens=read,
         output_tokens=written,
         uncounted_input=max(0, int(sent * LEAST_SHARE) - read),
-        uncounted_output=max(0, int(said * LEAST_SHARE) - written),
+        uncounted_output=max(0, int(output_estimate * LEAST_SHARE) - written),
     )
-    _report_odd_count(ctx, usage, sent, with_blocks)
+    _report_unusual_count(ctx, usage, sent, with_blocks)
     return turn._replace(usage=usage)
 
 
-def _report_odd_count(ctx: LoopContext, usage: TokenUsage, sent: int, said: int) -> None:
-    talk = ctx.conversation
+def _report_unusual_count(ctx: LoopContext, usage: TokenUsage, sent: int, output_estimate: int) -> None:
+    conversation = ctx.conversation
     for counted, estimated, of_what in (
         (usage.input_tokens, sent, "of input"),
-        (usage.output_tokens, said, "of output"),
+        (usage.output_tokens, output_estimate, "of output"),
     ):
-        if counted > max(_ODD_TIMES * estimated, _ODD_FROM_TOKENS) and not talk.has_odd_count:
-            talk.has_odd_count = True
+        if counted > max(_UNUSUAL_FACTOR * estimated, _UNUSUAL_MIN_TOKENS) and not conversation.has_unusual_count:
+            conversation.has_unusual_count = True
             message = (
                 f"the gateway counts {counted} tokens {of_what} where about {estimated} are expected; its count "
                 "stands, as for reasoning that is not shown"
@@ -288,7 +288,7 @@ def _report_odd_count(ctx: LoopContext, usage: TokenUsage, sent: int, said: int)
             ctx.emit(
                 EventType.LLM_COUNT_ODD,
                 ctx.step_id,
-                model=talk.model,
+                model=conversation.model,
                 countedTokens=counted,
                 estimatedTokens=estimated,
                 message=message,
@@ -296,14 +296,14 @@ def _report_odd_count(ctx: LoopContext, usage: TokenUsage, sent: int, said: int)
 
 
 async def _call_model(ctx: LoopContext, request: ModelRequest, attempts: Attempts) -> ModelTurn:
-    talk, needed = ctx.conversation, request.needed
+    conversation, needed = ctx.conversation, request.needed
     started = ctx.outside.monotonic()
     shown: list[str] = []
 
     def send() -> Awaitable[ModelTurn]:
         attempts.number += 1
         shown.clear()
-        return talk.llm.stream(talk.head, request.messages, on_text, on_thinking, ctx.emitter.flush)
+        return conversation.llm.stream(conversation.head, request.messages, on_text, on_thinking, ctx.emitter.flush)
 
     def on_text(text: str) -> None:
         shown.append(text)
@@ -314,14 +314,14 @@ async def _call_model(ctx: LoopContext, request: ModelRequest, attempts: Attempt
         ctx.emit(EventType.THINKING_CHUNK, ctx.step_id, text=text, attempt=attempts.number)
 
     def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
-        told = {"attempt": attempts.number, "waitMs": int(wait_s * 1000), "message": str(error)}
-        ctx.emit(EventType.LLM_RETRY, ctx.step_id, **told)
+        payload = {"attempt": attempts.number, "waitMs": int(wait_s * 1000), "message": str(error)}
+        ctx.emit(EventType.LLM_RETRY, ctx.step_id, **payload)
 
     if ctx.phase.may("call_model"):  # already waiting for the model if the first request failed
         ctx.phase.fire("call_model")
     limits = {"estimatedInputTokens": needed, "maxOutputTokens": request.most_output}
-    ctx.emit(EventType.LLM_REQUEST_STARTED, ctx.step_id, model=talk.model, **limits)
-    retry = attempts.retry_policy(talk)
+    ctx.emit(EventType.LLM_REQUEST_STARTED, ctx.step_id, model=conversation.model, **limits)
+    retry = attempts.retry_policy(conversation)
     turn = await ctx.cancellation.interruptible(
         call_with_retries(GatewayUnavailable, send, retry, on_retry, ctx.outside)
     )
@@ -367,13 +367,15 @@ class Attempts:
         self.number = 0
         self.overloaded: set[str] = set()
 
-    def next_model(self, talk: Conversation) -> str | None:
+    def next_model(self, conversation: Conversation) -> str | None:
         """The model to ask once the present one is overloaded; None if there is no other."""
-        return next((name for name in talk.fallbacks if name not in {*self.overloaded, talk.model}), None)
+        tried = {*self.overloaded, conversation.model}
+        return next((name for name in conversation.fallbacks if name not in tried), None)
 
-    def retry_policy(self, talk: Conversation) -> RetryPolicy:
+    def retry_policy(self, conversation: Conversation) -> RetryPolicy:
         """The number of tries and the time that the present model gets."""
-        return talk.retry if self.next_model(talk) is None else talk.retry._replace(max_wait_s=None)
+        retry = conversation.retry
+        return retry if self.next_model(conversation) is None else retry._replace(max_wait_s=None)
 
 
 async def ask(ctx: LoopContext) -> ModelTurn:
@@ -405,33 +407,33 @@ def fitting_request(ctx: LoopContext) -> ModelRequest:
     """Make the next request fit, and check that it may be sent. If the newest turn alone would not fit, its results are
     shortened like all earlier ones. Raises what `check_before_call` and `check_request` raise."""
     check_before_call(ctx)
-    talk = ctx.conversation
-    most_output = talk.output_limit(ctx.judge)
+    conversation = ctx.conversation
+    most_output = conversation.output_limit(ctx.judge)
     room = room_for_conversation(ctx, most_output)
-    newest_tokens, newest_messages = talk.thread.newest
+    newest_tokens, newest_messages = conversation.thread.newest
     if newest_tokens > room:
         _clear_all_results(ctx, newest_messages)
-    tokens, dropped = talk.tokens, talk.thread.dropped
-    talk.thread.fit(room)
-    if talk.thread.dropped != dropped:
+    tokens, dropped = conversation.tokens, conversation.thread.dropped
+    conversation.thread.fit(room)
+    if conversation.thread.dropped != dropped:
         emit_compacted(ctx, "drop_oldest", estimate_input(ctx, tokens))
-    talk.settle_window()
+    conversation.settle_window()
     request = next_request(ctx, most_output)
     while request.size_bytes > MAX_REQUEST_BYTES and cut_window(ctx):
-        talk.settle_window()
+        conversation.settle_window()
         request = next_request(ctx, most_output)
-    affordable = check_request(ctx, talk.model, request)
-    return request._replace(most_output=talk.lower_output(affordable, most_output, ctx.judge))
+    affordable = check_request(ctx, conversation.model, request)
+    return request._replace(most_output=conversation.lower_output(affordable, most_output, ctx.judge))
 
 
 def cut_window(ctx: LoopContext, limit: int | None = None) -> bool:
     """Omit the oldest half of the conversation from requests, or everything above half of the model's `limit`; returns
     True if anything was omitted. The next record of a turn or a step's end contains the start of the window."""
-    talk, before = ctx.conversation, estimate_input(ctx, ctx.conversation.tokens)
-    budget = int(talk.thread.tokens * _SHARE)
+    conversation, before = ctx.conversation, estimate_input(ctx, ctx.conversation.tokens)
+    budget = int(conversation.thread.tokens * _SHARE)
     if limit is not None:
-        budget = min(budget, int(limit * _SHARE) - talk.head_tokens)
-    dropped = talk.thread.cut(budget)
+        budget = min(budget, int(limit * _SHARE) - conversation.head_tokens)
+    dropped = conversation.thread.cut(budget)
     if dropped:
         message = f"the conversation was too long for the model: its oldest {dropped} message(s) are left out"
         ctx.emit(EventType.LLM_WINDOW_CUT, ctx.step_id, droppedMessages=dropped, message=message)
@@ -461,20 +463,21 @@ _MARGIN = 0.05
 async def make_room(ctx: LoopContext) -> None:
     """Change the view if the next request would be too long, or a client asked for it. `Thread.fit` cuts what is still
     too long. Raises TaskCancelled, CheckpointWriteFailed."""
-    talk = ctx.conversation
-    strategy, wanted = talk.compaction.strategy, talk.compaction_wanted
+    conversation = ctx.conversation
+    strategy, wanted = conversation.compaction.strategy, conversation.compaction_wanted
     if strategy == "drop_oldest" and not wanted:
         return
-    window = room_for_conversation(ctx, talk.output_limit(ctx.judge))
-    if talk.thread.tokens <= window * (1 - _MARGIN) and not wanted:
+    window = room_for_conversation(ctx, conversation.output_limit(ctx.judge))
+    if conversation.thread.tokens <= window * (1 - _MARGIN) and not wanted:
         return
-    talk.compaction_wanted = False
-    before = estimate_input(ctx, talk.tokens)
-    by_summary = (strategy == "summarize" and talk.steps_without_summary == 0) or (wanted and strategy == "drop_oldest")
-    talk.steps_without_summary = max(0, talk.steps_without_summary - 1)
+    conversation.compaction_wanted = False
+    before = estimate_input(ctx, conversation.tokens)
+    is_due = strategy == "summarize" and conversation.steps_without_summary == 0
+    by_summary = is_due or (wanted and strategy == "drop_oldest")
+    conversation.steps_without_summary = max(0, conversation.steps_without_summary - 1)
     record = await _summarize(ctx, window) if by_summary else None
     if by_summary and record is None:
-        talk.steps_without_summary = _STEPS_WITHOUT
+        conversation.steps_without_summary = _STEPS_WITHOUT
     record = record or _clear_results(ctx, window)
     if record is not None:
         _show(ctx, record, before)
@@ -507,14 +510,14 @@ def _clear_results(ctx: LoopContext, window: int) -> ContextCompacted | None:
 
 async def _summarize(ctx: LoopContext, window: int) -> ContextCompacted | None:
     """Replace all but the newest messages by a summary; None if the model gives none."""
-    talk, state = ctx.conversation, ctx.state
-    model = talk.compaction.summary_model or talk.model
+    conversation, state = ctx.conversation, ctx.state
+    model = conversation.compaction.summary_model or conversation.model
     turn = await _answer(ctx, window, model)
     if turn is None:
         return None
     text = ctx.scrubber.text(turn.text.strip())[:MAX_CHARS]
-    size = min(window, talk.thread.tokens)
-    dropped = talk.thread.count_dropped(size, summary_message(text, talk.count).tokens)
+    size = min(window, conversation.thread.tokens)
+    dropped = conversation.thread.count_dropped(size, summary_message(text, conversation.count).tokens)
     if not text or turn.tool_calls or turn.meaning != "complete" or dropped <= state.dropped_messages:
         dropped, text = state.dropped_messages, state.summary or ""
     if dropped == state.dropped_messages:
@@ -528,33 +531,33 @@ async def _summarize(ctx: LoopContext, window: int) -> ContextCompacted | None:
 async def _answer(ctx: LoopContext, window: int, model: str) -> ModelTurn | None:
     """The answer of `model` to the request for a summary; None if policy, the budget or the gateway prevents it. The
     request has the same beginning as the previous one, so that the provider's cache serves it."""
-    talk, asked = ctx.conversation, question(ctx.conversation.count)
+    conversation, asked = ctx.conversation, question(ctx.conversation.count)
     if not ctx.judge.check_llm(model).allowed:
         return None
-    thread, make_head = talk.thread, talk.make_head
-    if model != talk.model:
-        thread, make_head = talk.for_model(model, None)
-    messages, estimated = thread.asking(asked, window, talk.head_tokens)
-    estimated += talk.head_tokens
-    size_bytes, most_output = sum(map(len, messages)), talk.output_limit(ctx.judge)
+    thread, make_head = conversation.thread, conversation.make_head
+    if model != conversation.model:
+        thread, make_head = conversation.for_model(model, None)
+    messages, estimated = thread.asking(asked, window, conversation.head_tokens)
+    estimated += conversation.head_tokens
+    size_bytes, most_output = sum(map(len, messages)), conversation.output_limit(ctx.judge)
     request = ModelRequest(messages, size_bytes, estimated, estimated, int(estimated * LEAST_SHARE), most_output)
     try:
         affordable = check_request(ctx, model, request)
     except (BudgetExceeded, UsageError):
         return None
-    head = talk.head
-    if model != talk.model or affordable not in (None, most_output):
+    head = conversation.head
+    if model != conversation.model or affordable not in (None, most_output):
         head = make_head(ctx.judge, most_output if affordable is None else affordable)
 
     def ask() -> Awaitable[ModelTurn]:
-        return talk.llm.stream(head, request.messages, lambda _: None)  # it is no answer to the person
+        return conversation.llm.stream(head, request.messages, lambda _: None)  # it is no answer to the person
 
     def on_retry(_: int, wait_s: float, error: GatewayUnavailable) -> None:
         ctx.emit(EventType.CONTEXT_SUMMARY_RETRY, ctx.step_id, waitMs=int(wait_s * 1000), message=str(error))
 
     try:
         turn = await ctx.cancellation.interruptible(
-            call_with_retries(GatewayUnavailable, ask, talk.retry, on_retry, ctx.outside)
+            call_with_retries(GatewayUnavailable, ask, conversation.retry, on_retry, ctx.outside)
         )
     except (GatewayError, GuardrailBlocked):
         return None

@@ -150,11 +150,11 @@ def add_note(spec: ToolSpec | None, text: str, note: str, *, first: bool = False
         value = orjson.loads(text)
     except orjson.JSONDecodeError:  # it was cut
         return note + text if first else text + note
-    said = note.strip().removeprefix("[").removesuffix("]")
+    content = note.strip().removeprefix("[").removesuffix("]")
     name = "note" if isinstance(value.get("note", ""), str) else "hostNote"
     if name in value:
-        return json_text.dumps({**value, name: f"{value[name]}\n{said}"}).decode()
-    field = f'"{name}":{json_text.dumps(said).decode()}'
+        return json_text.dumps({**value, name: f"{value[name]}\n{content}"}).decode()
+    field = f'"{name}":{json_text.dumps(content).decode()}'
     return f"{text.rstrip()[:-1].rstrip()}{',' if value else ''}{field}}}"
 
 
@@ -526,8 +526,8 @@ def _record_missed_upload(ctx: LoopContext, row: Mapping[str, Any], message: str
     _report(ctx, EventType.ARTIFACT_UPLOAD_FAILED, row, message=message)
 
 
-def _report(ctx: LoopContext, kind: EventType, row: Mapping[str, Any], **more: str) -> None:
-    payload: dict[str, Any] = {"artifactName": row["name"], **more, "toolCallId": row["callId"]}
+def _report(ctx: LoopContext, kind: EventType, row: Mapping[str, Any], **extra: str) -> None:
+    payload: dict[str, Any] = {"artifactName": row["name"], **extra, "toolCallId": row["callId"]}
     if "ref" in row:
         payload["storageRef"] = row["ref"]
     ctx.emitter.emit(kind, payload, task_id=row["taskId"], step_id=row["stepId"])

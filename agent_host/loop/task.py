@@ -62,8 +62,8 @@ from agent_host.loop.progress import NOISE, TaskCancelled
 from agent_host.loop.requests import LEAST_SHARE, ask, cut_window, make_room, warn_of_step_limit
 from agent_host.states import TaskEnd
 from agent_host.thread.messages import (
-    GO_ON,
-    GO_ON_IN_A_NEW_WINDOW,
+    CONTINUE_IN_NEW_WINDOW,
+    CONTINUE_NOTE,
     Message,
     decode,
     holds_arguments,
@@ -124,11 +124,11 @@ async def run_task(
             end = TaskEnd("paused", TIME_LIMIT, ctx.cancellation.time_limit, resumable=True)
     except AgentHostError as error:
         status, resumable = _ENDS[type(error)]
-        said = ctx.scrubber.text(str(error))  # a gateway's error may quote the request
+        message = ctx.scrubber.text(str(error))  # a gateway's error may quote the request
         reason = ctx.scrubber.text(str(error.details.get("code", error.code)))
-        end = TaskEnd(status, reason, said, resumable=resumable)
+        end = TaskEnd(status, reason, message, resumable=resumable)
         if isinstance(error, GuardrailBlocked):
-            add_note(ctx, f"[The previous request was blocked by the gateway: {said}]")
+            add_note(ctx, f"[The previous request was blocked by the gateway: {message}]")
     _record_end(ctx, end)
     ctx.phase.fire(_LAST_MOVE[end.status] if end.status == "failed" or not end.resumable else "suspend")
     return end
@@ -158,14 +158,14 @@ async def _run_steps(ctx: LoopContext, resume_note: ResumeNote | None, replays: 
         if await see_background_changes(ctx):
             ctx.progress.forget_calls()
         commit(ctx, step, results)
-        end = _end_behind(ctx, step) or ctx.progress.end_of_circle(ctx.step_id)
+        end = _end_after(ctx, step) or ctx.progress.end_of_circle(ctx.step_id)
         if end is not None:
             return end
         warn_of_step_limit(ctx)
         del step, results  # frees their data before the next request
 
 
-def _end_behind(ctx: LoopContext, step: Step) -> TaskEnd | None:
+def _end_after(ctx: LoopContext, step: Step) -> TaskEnd | None:
     """Return the end of the task after a step, by what its turn means (AH 4.4); None if it continues."""
     end = ctx.progress.end_of_noise(step.meaning, step.assistant.content)
     if end is not None:
@@ -208,7 +208,7 @@ _END_OF_TASK: dict[Meaning, tuple[TaskStatus, str | None]] = {
     "blocked": ("failed", ErrorCode.LLM_GUARDRAIL_BLOCKED),
 }
 # Ends of a turn after which the model continues the same answer.
-_NOT_WHOLE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
+_INCOMPLETE: frozenset[Meaning] = frozenset({"continue", "cut", "window"})
 # Ends of a turn after which the model gets a note about the problem.
 _NO_ANSWER: frozenset[Meaning] = frozenset(NOISE)
 _DAMAGED = (
@@ -243,9 +243,9 @@ async def take_turn(ctx: LoopContext) -> Step:
         turn.meaning if calls else meaning,
         window,
         first_versions(prepared_calls),
-        options=_options_from_here(ctx),
+        options=_options_to_record(ctx),
         model=ctx.conversation.model,
-        sandbox=_sandbox_from_here(ctx, prepared_calls),
+        sandbox=_sandbox_to_record(ctx, prepared_calls),
     )
     if any(prepared.may_act for prepared in prepared_calls):
         ctx.journal.record(record)
@@ -255,7 +255,7 @@ async def take_turn(ctx: LoopContext) -> Step:
     return Step(assistant, meaning, prepared_calls, turn.stop_reason, ctx.scrubber.text(turn.detail))
 
 
-def _sandbox_from_here(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[str, Any]:
+def _sandbox_to_record(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[str, Any]:
     """The sandbox of programs that the turn's calls start, if it differs from the record."""
     scoping = ctx.judge.scoping
     if scoping is None or not any(prepared.spec is not None and prepared.spec.starts_program for prepared in calls):
@@ -264,7 +264,7 @@ def _sandbox_from_here(ctx: LoopContext, calls: Sequence[PreparedCall]) -> dict[
     return {} if row == (ctx.state.sandbox or {"level": "none"}) else row
 
 
-def _options_from_here(ctx: LoopContext) -> dict[str, Any]:
+def _options_to_record(ctx: LoopContext) -> dict[str, Any]:
     """The options on record for the rest of the task: another model that took over, its lists of remote tools."""
     model, lists = ctx.conversation.model, dict(ctx.judge.tool_lists)
     was = ctx.task.options.get(MODEL_OPTION) or ctx.conversation.default_model
@@ -294,11 +294,15 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
     calls = open_step.calls if open_step is not None else []
     by_call = {result.tool_call_id: result for result in made}
     results = [by_call.get(call.call_id) or decode(call.result) for call in calls if call.result is not None]
-    goes_on = step.meaning in _NOT_WHOLE
+    goes_on = step.meaning in _INCOMPLETE
     cut_short = (goes_on or step.meaning in _NO_ANSWER) and not calls
     # A paused model continues when it reads its own turn; an empty turn gives it nothing to read.
     paused = step.meaning == "continue" and (step.assistant.blocks or step.assistant.content.strip())
-    note = ctx.conversation.note(_go_on(ctx, step))._replace(goes_on=goes_on) if cut_short and not paused else None
+    note = (
+        ctx.conversation.note(_continuation_note(ctx, step))._replace(asks_to_continue=goes_on)
+        if cut_short and not paused
+        else None
+    )
     dropped = _cut_full_window(ctx)
     count = ctx.task.step_count + 1
     encoded = None if note is None else ctx.encode(note)
@@ -321,24 +325,24 @@ def commit(ctx: LoopContext, step: Step, made: Sequence[Message]) -> None:
 
 def _cut_full_window(ctx: LoopContext) -> int | None:
     """Cut the window if it was full at the end of the turn; returns `RequestWindow.dropped`, None if it stays."""
-    talk, open_step = ctx.conversation, ctx.state.open_step
+    conversation, open_step = ctx.conversation, ctx.state.open_step
     if open_step is None or open_step.meaning != "window":
-        talk.full_windows = 0
+        conversation.full_windows = 0
         return None
-    talk.full_windows += 1
+    conversation.full_windows += 1
     cut_window(ctx)
-    return talk.thread.dropped
+    return conversation.thread.dropped
 
 
-def _go_on(ctx: LoopContext, step: Step) -> str:
+def _continuation_note(ctx: LoopContext, step: Step) -> str:
     if step.meaning == "bad_answer" and ctx.progress.form is not None:
         return ctx.scrubber.text(ctx.progress.form.note(step.assistant.content))
     if step.meaning in NOISE:
         return NOISE[step.meaning].note
     if step.meaning == "window":
-        return GO_ON_IN_A_NEW_WINDOW
+        return CONTINUE_IN_NEW_WINDOW
     limit = one_line(step.detail, 80)
-    return f'[Your answer was cut at the limit "{limit}". Go on where it stopped.]' if limit else GO_ON
+    return f'[Your answer was cut at the limit "{limit}". Go on where it stopped.]' if limit else CONTINUE_NOTE
 
 
 def add_note(
@@ -368,10 +372,10 @@ def report_news(ctx: LoopContext) -> None:
     if report is not None:
         text, of_commands = report
         add_note(ctx, text, of_commands=of_commands)
-    said = list(ctx.state.steers)
-    if said:
-        text = "\n\n".join(said)
-        add_note(ctx, f"[The user says, while you work on the task:]\n{text}", steers=len(said))
+    steers = list(ctx.state.steers)
+    if steers:
+        text = "\n\n".join(steers)
+        add_note(ctx, f"[The user says, while you work on the task:]\n{text}", steers=len(steers))
 
 
 def _clean_turn(ctx: LoopContext, turn: ModelTurn, calls: tuple[ToolCall, ...]) -> Message:
@@ -386,7 +390,7 @@ def _clean_turn(ctx: LoopContext, turn: ModelTurn, calls: tuple[ToolCall, ...]) 
         blocks = tuple(block._replace(model=ctx.conversation.model) for block in turn.blocks)
         message = message._replace(blocks=blocks, order=turn.order)
     kept = clean_message(ctx.scrubber, message)
-    secret = _count_told(message) - _count_told(kept)
+    secret = _count_opaque_blocks(message) - _count_opaque_blocks(kept)
     for count, why in ((turn.dropped_blocks, "could not be read whole"), (secret, "held a secret")):
         if count:
             text = f"{count} part(s) of the model's answer, such as reasoning, {why} and will not be sent back to it"
@@ -394,7 +398,7 @@ def _clean_turn(ctx: LoopContext, turn: ModelTurn, calls: tuple[ToolCall, ...]) 
     return kept
 
 
-def _count_told(message: Message) -> int:
+def _count_opaque_blocks(message: Message) -> int:
     """Blocks of a message with content beyond its text and calls."""
     return sum(not holds_arguments(block) for block in message.blocks)
 
@@ -418,7 +422,7 @@ _APPROVED_NOW = (
     "[Calls of yours were denied since nobody was there to approve them. The user has approved them now: they are run "
     "once, exactly as you asked for them, and their results follow. Go on with the task from there.]"
 )
-_SAID = "(approved by the user)"
+_APPROVED_TEXT = "(approved by the user)"
 
 
 def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
@@ -428,8 +432,10 @@ def take_replay(ctx: LoopContext, replays: Sequence[Replay]) -> Step:
     ctx.phase.fire("reopen")
     ctx.emit(EventType.STEP_STARTED, ctx.step_id, stepId=ctx.step_id, stepCount=ctx.task.step_count + 1)
     calls = tuple(replay.call.change_id(ctx.outside.new_id("call")) for replay in replays)
-    tokens = message_tokens(ctx.conversation.count, _SAID, tuple(call.arguments_json.decode() for call in calls))
-    assistant = Message("assistant", _SAID, tokens, calls)
+    tokens = message_tokens(
+        ctx.conversation.count, _APPROVED_TEXT, tuple(call.arguments_json.decode() for call in calls)
+    )
+    assistant = Message("assistant", _APPROVED_TEXT, tokens, calls)
     ctx.phase.fire("check")
     prepared_calls = tuple(
         _approve(ctx, prepared, replay) for prepared, replay in zip(prepare_calls(ctx, calls), replays, strict=True)

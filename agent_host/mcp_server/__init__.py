@@ -76,19 +76,19 @@ class HostedSession:
         """True if its task is paused and can be resumed."""
         return self._ending is not None and STATUSES[self._ending["eventType"]] == "SESSION_PAUSED"
 
-    async def open(self, process: SessionProcess, resumes: str | None, *, goes_on: bool) -> bool:
-        """Start a session in the process, or resume the session `resumes`; if `goes_on`, its open task continues. True
-        if a task was open. Raises HostRefused."""
+    async def open(self, process: SessionProcess, resumes: str | None, *, continues: bool) -> bool:
+        """Start a session in the process, or resume the session `resumes`; if `continues`, its open task continues.
+        True if a task was open. Raises HostRefused."""
         self._process = SessionConnection(process, self._on_notification)
-        self._process.gone.add_done_callback(lambda _: self._lost())
+        self._process.ended.add_done_callback(lambda _: self._lost())
         if resumes is None:
             client = {"name": "mcp"}
             self.session_id = (await self._ask("CreateSession", **_WHO, clientInfo=client))["sessionId"]
             return False
         self.session_id = resumes
-        found = await self._ask("ResumeSession", sessionId=resumes, autoContinue=goes_on)
+        found = await self._ask("ResumeSession", sessionId=resumes, autoContinue=continues)
         task = found.get("incompleteTask")
-        if task is not None and goes_on:
+        if task is not None and continues:
             self.task_id, self.since = task["taskId"], MACHINE.stamp()
         return task is not None
 
@@ -105,27 +105,27 @@ class HostedSession:
             self.task_id, self._ending, self.since = before
             raise
 
-    async def answer(self, approval_id: str, said: PersonsAnswer) -> None:
+    async def answer(self, approval_id: str, answer: PersonsAnswer) -> None:
         """Answer a question. Raises HostRefused, and the question then stays, for example if the answers do not fit its
         form."""
         question = self.questions.pop(approval_id, None)
-        decision = "approved" if said.approved else "denied"
-        more: dict[str, Any] = {"reason": said.reason} if said.reason else {}
-        if said.answers is not None:
-            more["arguments"] = dict(said.answers)
+        decision = "approved" if answer.approved else "denied"
+        extra: dict[str, Any] = {"reason": answer.reason} if answer.reason else {}
+        if answer.answers is not None:
+            extra["arguments"] = dict(answer.answers)
         try:
-            await self._ask("ApproveAction", approvalId=approval_id, decision=decision, scope=said.scope, **more)
+            await self._ask("ApproveAction", approvalId=approval_id, decision=decision, scope=answer.scope, **extra)
         except HostRefused:
             if question is not None:
                 self.questions[approval_id] = question
             raise
 
-    async def answer_as(self, approval_id: str, said: PersonsAnswer) -> None:
+    async def answer_as(self, approval_id: str, answer: PersonsAnswer) -> None:
         """Submit a person's answer. Answers that do not fit the question's form deny it. Raises HostRefused."""
         try:
-            await self.answer(approval_id, said)
+            await self.answer(approval_id, answer)
         except HostRefused as error:
-            if said.answers is None:
+            if answer.answers is None:
                 raise
             await self.answer(approval_id, PersonsAnswer(False, reason=str(error)[:_REASON_CHARS]))
 
@@ -171,15 +171,15 @@ class HostedSession:
             return await self._process.request(method, params)
         except RpcFailure as failure:
             raise HostRefused(failure.name, failure.message) from failure
-        except SessionGone as gone:
-            raise HostRefused("INTERNAL_ERROR", str(gone)) from gone
+        except SessionGone as ended:
+            raise HostRefused("INTERNAL_ERROR", str(ended)) from ended
 
     def _on_notification(self, method: str, params: Mapping[str, Any], _: int) -> None:
         if method == "SessionEvent":
             self._follow(params["eventType"], params)
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -206,7 +206,7 @@ class HostedSession:
             message = "the process of the session has ended; the task can be resumed"
             payload, self._is_lost = {"reason": "INTERNAL_ERROR", "message": message}, True
             self._ending = {"eventType": "session_failed", "payload": payload}
-        self._tell()
+        self._notify()
 
 
 class HostRefused(Exception):
@@ -294,7 +294,7 @@ class PersonsAnswer(NamedTuple):
     answers: Mapping[str, Any] | None = None
 
 
-NOBODY: Final = PersonsAnswer(False, reason="nobody could be asked: the client has no elicitation")
+UNATTENDED_DENIAL: Final = PersonsAnswer(False, reason="nobody could be asked: the client has no elicitation")
 
 
 def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:

@@ -22,8 +22,8 @@ from agent_host.errors import AgentHostError
 from agent_host.ids import MACHINE
 from agent_host.mcp_server import (
     APPROVAL_REQUIRED,
-    NOBODY,
     RUNNING,
+    UNATTENDED_DENIAL,
     HostedSession,
     HostRefused,
     PersonsAnswer,
@@ -162,8 +162,8 @@ class TaskServer:
         session = self._sessions.hosted.get(given.session_id)
         if session is None or given.approval_id not in session.questions:
             raise HostRefused("INVALID_REQUEST", f"nothing waits for the approval {given.approval_id}")
-        said = PersonsAnswer(given.decision == "approved", given.scope, given.reason, given.answers)
-        await session.answer(given.approval_id, said)
+        answer = PersonsAnswer(given.decision == "approved", given.scope, given.reason, given.answers)
+        await session.answer(given.approval_id, answer)
         return await self._follow(context, session, given.wait_s)
 
     async def _follow(self, context: Context, session: HostedSession, wait_s: float | None) -> Reply:
@@ -185,7 +185,7 @@ class TaskServer:
                 question = next(iter(session.questions.values()))
                 if not can_elicit(context):
                     if not self._allow_approve:
-                        await session.answer(question.approval_id, NOBODY)
+                        await session.answer(question.approval_id, UNATTENDED_DENIAL)
                         continue
                 elif ends is None or now() < ends:
                     if not context.session.can_send_request:
@@ -263,7 +263,7 @@ class TaskServer:
             return self._over(params.task_id, since, report)
         if session.questions and not can_elicit(context) and not self._allow_approve:
             for approval_id in list(session.questions):
-                await self._refusable(session.answer(approval_id, NOBODY))
+                await self._refusable(session.answer(approval_id, UNATTENDED_DENIAL))
         if not session.is_running:
             return self._over(session.task_id, session.since, await session.report())
         if session.questions and can_elicit(context):
@@ -271,8 +271,8 @@ class TaskServer:
                 one.approval_id: form_request(one).model_dump(mode="json", by_alias=True, exclude_none=True)
                 for one in session.questions.values()
             }
-            said = _task(session.task_id, session.since, "input_required", "somebody is asked")
-            return {**said, "inputRequests": asked}
+            task = _task(session.task_id, session.since, "input_required", "somebody is asked")
+            return {**task, "inputRequests": asked}
         doing = "APPROVAL_REQUIRED: see session_status" if session.questions else session.doing
         return _task(session.task_id, session.since, "working", doing)
 
@@ -285,10 +285,10 @@ class TaskServer:
             question = session.questions.get(approval_id)
             if question is not None:
                 try:
-                    said = answer_in(question, types.ElicitResult.model_validate(response))
+                    answer = answer_in(question, types.ElicitResult.model_validate(response))
                 except ValidationError as error:
                     raise MCPError(types.INVALID_PARAMS, f"inputResponses.{approval_id}: not an answer") from error
-                await self._refusable(session.answer_as(approval_id, said))
+                await self._refusable(session.answer_as(approval_id, answer))
         return {}
 
     async def _cancel_task(self, context: Context, params: _OfTask) -> dict[str, Any]:
@@ -334,11 +334,11 @@ class TaskServer:
 
 
 def _task(task_id: str, since: str, status: str, message: str) -> dict[str, Any]:
-    said = {"statusMessage": message} if message else {}
+    fields = {"statusMessage": message} if message else {}
     return {
         "taskId": task_id,
         "status": status,
-        **said,
+        **fields,
         "createdAt": since,
         "lastUpdatedAt": MACHINE.stamp(),
         "ttlMs": 3_600_000,
@@ -447,7 +447,7 @@ class Sessions:
         self.records = records
         self.hosted: dict[str, HostedSession] = {}
         """Sessions that have a process here, by id, in order of last use."""
-        self._beside: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._starting = 0
         """Number of sessions whose process is being started."""
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -477,7 +477,7 @@ class Sessions:
             await self._end(session)
             session = None
         if session is None:
-            session = await self._open_session(session_id, goes_on=prompt is None)
+            session = await self._open_session(session_id, continues=prompt is None)
         elif prompt is None and not session.is_running:
             raise HostRefused("INVALID_REQUEST", _NO_TASK)
         self.hosted[session.session_id] = self.hosted.pop(session.session_id, session)
@@ -493,30 +493,30 @@ class Sessions:
                 await session.cancel()
 
         task = asyncio.create_task(cancel())
-        self._beside.add(task)
-        task.add_done_callback(self._beside.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def aclose(self) -> None:
         """End all processes. Running tasks stay resumable."""
         self.closing = True
-        for task in list(self._beside):
+        for task in list(self._background):
             task.cancel()
         await asyncio.gather(*(session.leave() for session in self.hosted.values()))
         self.hosted.clear()
         await self._starter.aclose()
 
-    async def _open_session(self, session_id: str | None, *, goes_on: bool) -> HostedSession:
+    async def _open_session(self, session_id: str | None, *, continues: bool) -> HostedSession:
         await self._make_room()
         self._starting += 1
         session = HostedSession(self.records)
         try:
             environment = dict(os.environ)  # passes tokens, which the process table does not show
             process = await self._starter.start(self._arguments, environment=environment, directory=os.getcwd())
-            had_task = await session.open(process, session_id, goes_on=goes_on)
-            if had_task and not goes_on:
+            had_task = await session.open(process, session_id, continues=continues)
+            if had_task and not continues:
                 message = "the session has an open task: leave out the prompt to continue it"
                 raise HostRefused("INVALID_REQUEST", message)
-            if session_id is not None and goes_on and not had_task:
+            if session_id is not None and continues and not had_task:
                 raise HostRefused("INVALID_REQUEST", _NO_TASK)
         except BaseException:
             await session.leave()

@@ -271,11 +271,11 @@ class _ThreadedWriter(_Writer):
                 while written < len(data):
                     written += os.write(self._fd, data[written:] if written else data)
             except OSError:
-                self._tell(self._fail)
+                self._call_in_loop(self._fail)
                 return
-            self._tell(self._on_written, len(data))
+            self._call_in_loop(self._on_written, len(data))
 
-    def _tell(self, callback: Callable[..., None], *arguments: int) -> None:
+    def _call_in_loop(self, callback: Callable[..., None], *arguments: int) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends
             self._loop.call_soon_threadsafe(callback, *arguments)
 

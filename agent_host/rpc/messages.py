@@ -369,8 +369,8 @@ class HeaderSplitter:
 
     def end(self) -> FramingError | None:
         """An error for a message that the end of the stream cuts off; skipped data already had its error."""
-        begun = self._missing_bytes or self._has_fields or self._rest.strip()
-        is_cut_off = begun and not self._skips_body and not self._is_lost
+        partial = self._missing_bytes or self._has_fields or self._rest.strip()
+        is_cut_off = partial and not self._skips_body and not self._is_lost
         self._begin_header()
         self._missing_bytes, self._skips_body, self._is_lost = 0, False, False
         self._rest.clear()

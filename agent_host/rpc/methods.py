@@ -42,7 +42,7 @@ from agent_host.session.reports import Owner
 from agent_host.session.tasks import KINDS, picture_in
 from config import json_text
 from config.lean_typing import NamedTuple
-from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, number, one_of, whole
+from config.shapes import FLAG, OBJECT, ListOf, MapOf, Text, integer, number, one_of
 from policy.rules import TaskOptions
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ _CLIENT: Final = params(
 )
 _TASK_OPTIONS: Final = params(
     optional={
-        "maxSteps": whole(1, 10_000),
+        "maxSteps": integer(1, 10_000),
         "approvalMode": one_of("always", "on_risky_actions", "never"),
         "allowNetwork": FLAG,
         "model": name(256),
@@ -276,8 +276,8 @@ async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     if "plan" in params:
         raise InvalidParams("plan: is not available yet; set policy to read-only instead")
     changes = {key: value for key, value in params.items() if key in ("policy", "model", "sandbox", "approvalMode")}
-    held = await served.host.set_mode(params["sessionId"], changes)
-    return {"sessionId": params["sessionId"], **held}
+    mode = await served.host.set_mode(params["sessionId"], changes)
+    return {"sessionId": params["sessionId"], **mode}
 
 
 @_method(
@@ -294,7 +294,7 @@ async def set_mode(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
 async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str, Any]:
     """Resume a session of an earlier process, also one that has ended, for its next task; or the paused session of
     this one. With `replay` its items and its open questions follow the reply, before any event."""
-    is_here = served.host.session is not None
+    was_open = served.host.session is not None
     opened = await served.host.resume(
         params["sessionId"], cursor=params.get("checkpointCursor"), servers=_servers_in(params)
     )
@@ -306,8 +306,8 @@ async def resume_session(served: Served, params: Mapping[str, Any]) -> dict[str,
     if incomplete is not None:
         fields["incompleteTask"] = incomplete
         if params.get("autoContinue", True):
-            session.go_on()
-    elif not is_here:
+            session.continue_task()
+    elif not was_open:
         session.announce_return()
     if queue := session.tasks.queue.rows():
         fields["queuedTasks"] = queue
@@ -422,7 +422,7 @@ async def approve_action(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 
 @_method(
-    {"sessionId": _ID, "sinceId": whole(0, 2**53)},
+    {"sessionId": _ID, "sinceId": integer(0, 2**53)},
     result={
         "events": "[events](events.md) after `sinceId`",
         "gapDetected": "true if some are no longer kept",
@@ -449,7 +449,7 @@ async def get_events(served: Served, params: Mapping[str, Any]) -> dict[str, Any
 
 
 @_method(
-    optional={"search": prose(256), "limit": whole(1, _MAX_PAGE), "cursor": name(_MAX_CURSOR), **_OWNER},
+    optional={"search": prose(256), "limit": integer(1, _MAX_PAGE), "cursor": name(_MAX_CURSOR), **_OWNER},
     result={
         "sessions": "[{sessionId, status, verdict, endedBy?, retryable?, reason, resumable, pid, title, prompt, "
         "stepCount, totalTokens, updatedAt, workspace, usage?}]; `usage` has the counts and cost of `tokenUsage`",
@@ -482,7 +482,7 @@ async def delete_session(served: Served, params: Mapping[str, Any]) -> dict[str,
 
 @_method(
     {"sessionId": _ID},
-    {"taskId": _ID, "cursor": name(_MAX_CURSOR), "limit": whole(1, _MAX_PAGE), **_OWNER},
+    {"taskId": _ID, "cursor": name(_MAX_CURSOR), "limit": integer(1, _MAX_PAGE), **_OWNER},
     result={
         "items": "[items](#sessions-on-record) in order of time",
         "waits": "[{on, startedAt, endedAt?, what?, itemId?, stepId?}]: what the page's items and steps waited for; "
@@ -516,12 +516,12 @@ def _about(transcript: Transcript, items: Sequence[Item], page: range, *, is_res
         places.setdefault(("item", item["itemId"]), place)
         places.setdefault(("step", item.get("stepId", "")), place)
 
-    def is_here(item_id: str | None, step_id: str | None = None) -> bool:
+    def is_on_page(item_id: str | None, step_id: str | None = None) -> bool:
         place = places.get(("item", item_id or ""), places.get(("step", step_id or "-")))
         return is_rest if place is None else place in page
 
-    waits = [wait.to_wire() for wait in transcript.waits if is_here(wait.item_id, wait.step_id)]
-    doubts = [doubt.to_wire() for doubt in transcript.doubts if is_here(doubt.item_id)]
+    waits = [wait.to_wire() for wait in transcript.waits if is_on_page(wait.item_id, wait.step_id)]
+    doubts = [doubt.to_wire() for doubt in transcript.doubts if is_on_page(doubt.item_id)]
     return {"waits": waits, "doubts": doubts}
 
 

@@ -204,8 +204,8 @@ def open_questions(state_dir: str, problem: Callable[[str], object]) -> list[dic
     """The open questions of all live sessions, as GetSessionState has them; `problem` gets a line for each session that
     does not report them."""
     found: list[dict[str, Any]] = []
-    for session_id, told in _asked(state_dir, {"ListApprovals": {}}, problem):
-        rows = told.get("approvals", [])
+    for session_id, reply in _asked(state_dir, {"ListApprovals": {}}, problem):
+        rows = reply.get("approvals", [])
         found += [row for row in rows if isinstance(row, dict) and row.get("sessionId") == session_id]
     return found
 
@@ -213,9 +213,9 @@ def open_questions(state_dir: str, problem: Callable[[str], object]) -> list[dic
 def answer(state_dir: str, given: Mapping[str, Any], problem: Callable[[str], object]) -> dict[str, Any] | None:
     """The outcome of an answer, `given` as the parameters of ApproveAction: {status, decision?, answeredBy?}; None if
     no live session has the question."""
-    for _, told in _asked(state_dir, {"ApproveAction": given}, problem):
-        if told.get("status") != "not_found" or "decision" in told:
-            return told
+    for _, reply in _asked(state_dir, {"ApproveAction": given}, problem):
+        if reply.get("status") != "not_found" or "decision" in reply:
+            return reply
     return None
 
 
@@ -230,8 +230,8 @@ def _asked(
         except (ConnectionRefusedError, FileNotFoundError):
             continue  # it has just ended, or another process has just resumed it
         except (OSError, ValueError, Unanswered) as error:
-            said = error.strerror if isinstance(error, OSError) else None
-            problem(f"session {session_id} does not answer: {said or error}")
+            detail = error.strerror if isinstance(error, OSError) else None
+            problem(f"session {session_id} does not answer: {detail or error}")
 
 
 def _result(data: bytes) -> dict[str, Any]:

@@ -266,7 +266,7 @@ def _fault_of(error: Exception) -> messages.RpcError:
 # resumable.
 
 # Replies are sent before the process exits, for a limited time if a client does not read them.
-_GOODBYE_S = 2.0
+_CLOSE_S = 2.0
 _ANSWERS_S = 10.0
 _HELD = -32031
 
@@ -313,7 +313,7 @@ class Server:
             self._waiting.cancel()
             self._waiting = None
         self._framing = messages.Framing(before=self._framing)
-        self._client = ClientConnection(channel, self._methods, self._feed.attach(), self._gone, self._framing)
+        self._client = ClientConnection(channel, self._methods, self._feed.attach(), self._on_disconnect, self._framing)
         self._host.attend()
         return self._client
 
@@ -334,13 +334,13 @@ class Server:
             if not over.done():
                 if self._client is not None:  # its requests from before it left
                     await _run_within(self._client.await_answers(), self._answers_s)
-                await self._host.let_go()
+                await self._host.detach()
         finally:
             over.cancel()
             left.cancel()
-            await self._say_goodbye()
+            await self._close_clients()
 
-    def _gone(self, client: ClientConnection) -> None:
+    def _on_disconnect(self, client: ClientConnection) -> None:
         if client is not self._client:
             return
         if self._reconnect_s is None:  # it may still read, and gets everything until the end
@@ -377,11 +377,11 @@ class Server:
         self.gave_up = True
         self.leave()
 
-    async def _say_goodbye(self) -> None:
+    async def _close_clients(self) -> None:
         client, self._client = self._client, None
         self._feed.detach()
         if client is not None:
-            await _run_within(client.finish(), _GOODBYE_S)
+            await _run_within(client.finish(), _CLOSE_S)
             await client.close()
         if self._closing:
             await asyncio.wait(self._closing)

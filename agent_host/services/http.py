@@ -162,9 +162,9 @@ class ServiceClient:
         except (http.httpx.TimeoutException, TimeoutError) as error:
             raise ServiceUnavailable(f"{shown} did not answer in time") from error
         except http.httpx.RequestError as error:
-            said = self._scrubber.text(first_line(error))
+            reason = self._scrubber.text(first_line(error))
             kind = ServiceUnreachable if isinstance(error, http.httpx.ConnectError) else ServiceUnavailable
-            raise kind(f"{shown} cannot be reached: {said}") from error
+            raise kind(f"{shown} cannot be reached: {reason}") from error
 
     async def _client(self) -> http.httpx.AsyncClient:
         async with self._making:
@@ -222,8 +222,8 @@ class ServiceClient:
             return ServiceRejected(f"{shown} redirects elsewhere (HTTP {status}), which is not followed", status=status)
         code, words, retryable = _error_body(body)
         code = self.clean(code) if code else None
-        said = self.clean(body.decode("utf-8", "replace") if words is None else words)
-        message = f"{shown} said HTTP {status}{f' {code}' if code else ''}: {said or 'no details'}"
+        detail = self.clean(body.decode("utf-8", "replace") if words is None else words)
+        message = f"{shown} said HTTP {status}{f' {code}' if code else ''}: {detail or 'no details'}"
         passing = status in _PASSING_STATUSES or status >= 500
         if passing if retryable is None else retryable:
             details = {"code": ErrorCode.RATE_LIMITED} if status == 429 else {}

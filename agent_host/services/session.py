@@ -150,7 +150,7 @@ class HttpSessionService:
             raise
 
 
-async def say_goodbye(service: SessionService, session_id: str, *, reason: str, within_s: float) -> None:
+async def report_end(service: SessionService, session_id: str, *, reason: str, within_s: float) -> None:
     """Report to the service that a session has ended. Errors and timeouts are ignored, because the session is over
     locally in any case."""
     with contextlib.suppress(AgentHostError, TimeoutError):
@@ -195,7 +195,7 @@ def _capability_grant(value: object) -> str | None:
 
 
 class ApprovalDecision(NamedTuple):
-    """A decision of a user, or of the policy in place of one. `client_timestamp` is RFC 3339. `told_again`: an earlier
+    """A decision of a user, or of the policy in place of one. `client_timestamp` is RFC 3339. `is_retry`: an earlier
     process may have stored it already."""
 
     approval_id: str
@@ -210,11 +210,11 @@ class ApprovalDecision(NamedTuple):
     step_id: str | None = None
     reason: str | None = None
     risk_level: str | None = None
-    told_again: bool = False
+    is_retry: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """Return the body of POST /approvals; absent fields are left out."""
-        fields = {name_in_files(name): value for name, value in self._asdict().items() if name != "told_again"}
+        fields = {name_in_files(name): value for name, value in self._asdict().items() if name != "is_retry"}
         return {name: encodable(value) for name, value in fields.items() if value is not None}
 
 
@@ -235,7 +235,7 @@ class EmbeddedApprovalService:
         """See ApprovalService."""
         line = json_text.dumps(decision.to_wire(), option=orjson.OPT_APPEND_NEWLINE)
         try:
-            if decision.told_again and self._has(decision):
+            if decision.is_retry and self._has(decision):
                 return
             with os.fdopen(open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as handle:
                 handle.write(line)

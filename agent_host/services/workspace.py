@@ -232,8 +232,8 @@ class HttpWorkspaceService:
             answer = check_object(await self._client.post(self._path, body, idempotency_key=key), "the answer")
             return check_uri(answer.get("artifactUri"), "artifactUri")
         except (ServiceError, OSError) as error:
-            said = (error.strerror or error) if isinstance(error, OSError) else error
-            message = f"storing artifact {printable(artifact.name)} failed: {said}"
+            reason = (error.strerror or error) if isinstance(error, OSError) else error
+            message = f"storing artifact {printable(artifact.name)} failed: {reason}"
             raise UploadFailed(message, passing=isinstance(error, ServiceUnavailable)) from error
 
     def _key(self, artifact: Artifact, task_id: str | None, step_id: str | None) -> str:
@@ -304,9 +304,9 @@ class UploadBody:
         rest = b""
         for piece in _split(self._artifact.pieces()):
             rest += piece
-            whole = len(rest) // 3 * 3
-            yield b64encode(rest[:whole])
-            rest = rest[whole:]
+            end = len(rest) // 3 * 3
+            yield b64encode(rest[:end])
+            rest = rest[end:]
         yield b64encode(rest) + b'"}'
 
 
@@ -409,7 +409,7 @@ class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
     async def _upload(self, upload: Upload, until: float) -> str:
         """Upload and return the URI. An unavailable service is retried until the deadline `until`. Raises
         UploadFailed."""
-        said = "the service did not answer"
+        reason = "the service did not answer"
         wait_s, longest_s = _RETRY_S
         try:
             async with asyncio.timeout_at(until):
@@ -423,12 +423,12 @@ class UploadQueue(BackgroundQueue[tuple[Upload, float]]):
                         except UploadFailed as error:
                             if not error.passing or self.is_closed:
                                 raise
-                            said = str(error)
+                            reason = str(error)
                         await self._pause(wait_s)
                         wait_s = min(2 * wait_s, longest_s)
         except TimeoutError:
-            behind = f"services.upload_max_behind_s ({self.limits.max_behind_s:g} s)"
-            raise UploadFailed(_describe(upload, f"was not stored within {behind}: {said}")) from None
+            limit = f"services.upload_max_behind_s ({self.limits.max_behind_s:g} s)"
+            raise UploadFailed(_describe(upload, f"was not stored within {limit}: {reason}")) from None
 
 
 def _describe(upload: Upload, what: str) -> str:

@@ -40,15 +40,17 @@ def read_file_bundle(
     *,
     models: tuple[str, ...] = (),
     more_models: tuple[str, ...] = (),
-    held: bool = False,
+    sandboxed: bool = False,
 ) -> PolicyBundle:
     """Parse the bundle in a file's content; its session and its expiry are not checked. `models` and `more_models` come
     from the configuration (see `BuiltIns`), `steering` are the files that configure this program for its user, which no
-    tool may change; `held` is True if commands are sandboxed. Raises BundleProblems."""
+    tool may change; `sandboxed` is True if commands are sandboxed. Raises BundleProblems."""
     groups = place_groups()
     groups["steering"] = [*groups["steering"], *steering]
     built_ins = BuiltIns(BUILT_IN, template_as_written, models, more_models)
-    return parse_file_bundle(raw, places=places._replace(groups=groups), built_ins=built_ins, now=now, held=held)
+    return parse_file_bundle(
+        raw, places=places._replace(groups=groups), built_ins=built_ins, now=now, sandboxed=sandboxed
+    )
 
 
 def named(settings: Settings) -> str:
@@ -57,12 +59,18 @@ def named(settings: Settings) -> str:
 
 
 def read_named(
-    settings: Settings, raw: bytes, places: PlaceholderValues, now: datetime, steering: tuple[str, ...], *, held: bool
+    settings: Settings,
+    raw: bytes,
+    places: PlaceholderValues,
+    now: datetime,
+    steering: tuple[str, ...],
+    *,
+    sandboxed: bool,
 ) -> PolicyBundle:
     """Parse `raw`, the content of the file that `host.policy` names. Raises PolicyBundleInvalid."""
-    models, more = (settings.llm.model,) if settings.llm.model else (), settings.llm.fallback_models
+    models, fallbacks = (settings.llm.model,) if settings.llm.model else (), settings.llm.fallback_models
     with problems_of(named(settings)):
-        return read_file_bundle(raw, places, now, steering, models=models, more_models=more, held=held)
+        return read_file_bundle(raw, places, now, steering, models=models, more_models=fallbacks, sandboxed=sandboxed)
 
 
 def suspicions_in(
@@ -84,7 +92,7 @@ def suspicions_in(
     return list(suspicions(shape, places, find))
 
 
-def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False) -> PolicyBundle:
+def read_grant(raw: bytes, now: datetime, *, session_id: str, sandboxed: bool = False) -> PolicyBundle:
     """Parse the JSON of the bundle that the Session Service granted. Raises PolicyBundleInvalid, PolicyExpired."""
     with problems_of(_GRANTED):
         bundle = parse_bundle(raw)
@@ -93,10 +101,10 @@ def read_grant(raw: bytes, now: datetime, *, session_id: str, held: bool = False
         raise PolicyBundleInvalid(
             f"{_GRANTED}: sessionId: only a bundle in a file is for any session, this one is for {session_id}"
         )
-    return bundle.keep_known(bundle, held=held)
+    return bundle.keep_known(bundle, sandboxed=sandboxed)
 
 
-def refuse_odd_programs(names: Sequence[str]) -> None:
+def refuse_invalid_programs(names: Sequence[str]) -> None:
     """Raise UsageError for an entry of `policy.allowed_commands` that is not the name of a program."""
     found = ((place, program_problem(name)) for place, name in enumerate(names))
     wrong = [(place, problem) for place, problem in found if problem is not None]
@@ -177,7 +185,7 @@ def _has_changed(file: str, name: bytes) -> bool:
             while at >= 0:
                 end = content.find(b"\n", at)
                 end = len(content) if end < 0 else end
-                if _says_so(content[content.rfind(b"\n", 0, at) + 1 : end], name):
+                if _reports_change(content[content.rfind(b"\n", 0, at) + 1 : end], name):
                     return True
                 at = content.find(name, end)
     except (OSError, ValueError):  # it does not exist, or is empty
@@ -185,7 +193,7 @@ def _has_changed(file: str, name: bytes) -> bool:
     return False
 
 
-def _says_so(line: bytes, name: bytes) -> bool:
+def _reports_change(line: bytes, name: bytes) -> bool:
     if _UNDER_WAY in line:
         return name + b":" in line
     try:

@@ -33,7 +33,7 @@ from agent_host.errors import CANCELLED, TIME_LIMIT, ErrorCode, OutOfOrder, Sess
 from agent_host.events import EventType
 from agent_host.loop.background import end_commands
 from agent_host.loop.conversation import cost_fields, refuse_unpriced
-from agent_host.services.session import say_goodbye
+from agent_host.services.session import report_end
 from agent_host.session.opening import temporary_of
 from agent_host.session.reports import denied_approvals, session_state, verdict
 from agent_host.session.task_runner import TaskRunner
@@ -188,9 +188,9 @@ class LiveSession:
         """The changes recorded so far. Its methods may run in any thread and take as long as reading the files."""
         from agent_host.session.patches import SessionChanges  # a large import, not needed for the first reply
 
-        state, here = self.ctx.state, self.ctx.judge.environment.workspace
+        state, workspace = self.ctx.state, self.ctx.judge.environment.workspace
         kept, clean = self.ctx.journal.store.kept, self.ctx.scrubber.data
-        return SessionChanges(first_versions(state), kept, here, workspaces(state), clean)
+        return SessionChanges(first_versions(state), kept, workspace, workspaces(state), clean)
 
     def unseen(self, task_id: str | None = None) -> str | None:
         """Return the reason why a preview of the session or a task may miss changes by commands; None if complete."""
@@ -221,10 +221,10 @@ class LiveSession:
 
     def announce(self, environment: str) -> None:
         """Emit that the session has started."""
-        judge, here = self.ctx.judge, self.ctx.judge.environment
-        payload = {"executionEnvironment": environment, "workspace": here.workspace}
+        judge, workspace = self.ctx.judge, self.ctx.judge.environment.workspace
+        payload = {"executionEnvironment": environment, "workspace": workspace}
         payload |= {"model": self.ctx.conversation.model, **judge.sandbox()}
-        blocking = writes_blocked_by(judge.bundle, here.workspace, here.os_family)
+        blocking = writes_blocked_by(judge.bundle, workspace, judge.environment.os_family)
         if blocking is not None:
             payload["message"] = (
                 f"the policy denies every write in this workspace, which lies in {blocking}: take another workspace"
@@ -274,10 +274,10 @@ class LiveSession:
         except OSError as error:
             raise UsageError(f"the pictures cannot be written to {self.temporary}: {error.strerror}") from error
 
-    def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
-        """Continue the recorded task; see `TaskRunner.go_on`."""
+    def continue_task(self, *, max_steps: int | None = None, replay_ids: Collection[str] = ()) -> None:
+        """Continue the recorded task; see `TaskRunner.continue_task`."""
         more_steps = self._settings.host.max_steps
-        self.tasks.go_on(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
+        self.tasks.continue_task(max_steps=max_steps, replay_ids=replay_ids, more_steps=more_steps)
         self._leave_pause()  # only now, because a disk that is still full leaves the session paused
 
     def replays_approved(self, approvals: Collection[str], *, everything: bool) -> frozenset[str]:
@@ -299,16 +299,16 @@ class LiveSession:
         found = ((row["toolName"], row["replay"]) for row in rows)
         return frozenset(replay["id"] for name, replay in found if "id" in replay and approves(name, replay["approve"]))
 
-    def renew(self, put_under: Callable[[LoopContext], None]) -> None:
-        """Switch to another bundle (AH 8.6) by `put_under`. This ends a pause, unless a task is still to be continued.
-        Raises SessionNotReady if the session has ended since the bundle was requested, OutOfOrder if it has started to
-        run a task since then."""
+    def renew(self, switch_bundle: Callable[[LoopContext], None]) -> None:
+        """Switch to another bundle (AH 8.6) by `switch_bundle`. This ends a pause, unless a task is still to be
+        continued. Raises SessionNotReady if the session has ended since the bundle was requested, OutOfOrder if it has
+        started to run a task since then."""
         ctx = self.ctx
         if self.has_ended:
             raise SessionNotReady(f"session {self.session_id} has ended")
         if self.tasks.busy:
             raise OutOfOrder(f"session {self.session_id} is running a task; there is nothing to resume")
-        put_under(ctx)
+        switch_bundle(ctx)
         ctx.judge.expired = False
         if not self.tasks.is_suspended:
             self._leave_pause()
@@ -468,8 +468,8 @@ class SessionEnd:
         self._life = life
         self._service = service
         self._resources = resources
-        self._began = self._ctx.outside.monotonic()
-        self._began_at = self._ctx.outside.stamp()
+        self._started = self._ctx.outside.monotonic()
+        self._started_at = self._ctx.outside.stamp()
         self.kept_at: str | None = None
         self.unkept: str | None = None
         self.stays = False
@@ -481,7 +481,7 @@ class SessionEnd:
         await self._work.end_uploads(_OBSERVERS_S, resumable=False)
         if end is not None and not self._keep_result(end):
             # If the result cannot be written the checkpoint is kept instead, and a resume reports the end again.
-            self.stays = _is_there(self._paths.state_dir)
+            self.stays = _exists(self._paths.state_dir)
             await self.leave()
             return
         await end_commands(ctx)
@@ -489,14 +489,14 @@ class SessionEnd:
         totals = {
             "taskCount": self._work.count,
             "totalTokens": ctx.state.usage.total,
-            "durationMs": ctx.outside.ms_since(self._began),
+            "durationMs": ctx.outside.ms_since(self._started),
         }
         payload = {**totals, "reason": reason} if reason is not None else totals
         kind = EventType.SESSION_CANCELLED if trigger == "cancel" else EventType.SESSION_COMPLETED
         ctx.emitter.emit(kind, payload)
         ctx.emitter.flush()
         why = reason or ("completed" if end is None else end.status)
-        await say_goodbye(self._service, ctx.session_id, reason=why, within_s=_OBSERVERS_S)
+        await report_end(self._service, ctx.session_id, reason=why, within_s=_OBSERVERS_S)
         await self._delete()
 
     async def expire(self, reason: str) -> None:
@@ -539,7 +539,7 @@ class SessionEnd:
             ctx.journal.store.delete()
         except WriteFailed as error:
             self._warn_of_disk(str(error))
-            self.stays = _is_there(self._paths.snapshot)
+            self.stays = _exists(self._paths.snapshot)
         if ctx.journal.store.unarchived is not None:
             self._warn_of_disk(ctx.journal.store.unarchived)
         if self.unkept is not None:
@@ -560,7 +560,7 @@ class SessionEnd:
             "sessionUsage": {**state.usage.to_wire(), **cost_fields(models, state.usage, state.usage_by_model)},
             "workspace": self._ctx.judge.environment.workspace,
             "resumable": end.resumable,
-            "startedAt": self._began_at,
+            "startedAt": self._started_at,
             "endedAt": self._ctx.outside.stamp(),
         }
         started = self._ctx.state.identity.options.get("started")
@@ -581,5 +581,5 @@ class SessionEnd:
         self._ctx.emitter.emit(EventType.CHECKPOINT_FAILED, failed, task_id=None if task is None else task.task_id)
 
 
-def _is_there(path: str) -> bool:
+def _exists(path: str) -> bool:
     return os.path.lexists(path)

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from policy.bundle import PolicyBundle
     from policy.facts import OsFamily
-    from state.disk import Beside, Disk
+    from state.disk import Disk, StartJob
     from state.file_session import FileSession
 
 LOCAL = "local"
@@ -291,14 +291,14 @@ def create_store(
         fold(state, beginning.task.record)
     with state_errors_translated():
         try:
-            _clear_unbegun(sessions, grant.session_id)
+            _clear_unstarted(sessions, grant.session_id)
             return sessions.create(grant.session_id, state)
         except WriteFailed as error:  # nothing was started, so there is nothing to resume
             raise UsageError(f"the state directory {resolved.state_dir} cannot be used: {error}") from error
 
 
 def sessions_of(
-    resolved: ResolvedOptions, disk: Disk, now: Callable[[], datetime], beside: Beside
+    resolved: ResolvedOptions, disk: Disk, now: Callable[[], datetime], start_job: StartJob
 ) -> FileCheckpointStore:
     """Return the store of the sessions in the state directory, on `disk`."""
     settings = resolved.settings
@@ -306,14 +306,14 @@ def sessions_of(
         resolved.state_dir,
         disk,
         now=now,
-        beside=beside,
+        start_job=start_job,
         blob_limit_bytes=settings.host.max_stored_bytes,
         snapshot_limit_bytes=settings.host.max_snapshot_bytes,
         archives=settings.retention.keep_file_versions,
     )
 
 
-def _clear_unbegun(sessions: FileCheckpointStore, session_id: str) -> None:
+def _clear_unstarted(sessions: FileCheckpointStore, session_id: str) -> None:
     """Remove a session that died before its task was recorded: it is empty, and would keep its id in use."""
     if not sessions.has(session_id):
         return
@@ -412,7 +412,7 @@ def _displayable(data: bytes) -> str:
     return re.sub(_CONTROLS, "", data.decode("utf-8-sig", "replace").replace("\r\n", "\n")).strip()
 
 
-class Begun(NamedTuple):
+class EarlierStart(NamedTuple):
     """A session that was started under an id. `started` comes from its first record; `result` is its result object if
     it has ended, and None if it can be continued."""
 
@@ -421,7 +421,7 @@ class Begun(NamedTuple):
     result: dict[str, Any] | None = None
 
 
-def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun | None:
+def find_earlier_start(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> EarlierStart | None:
     """Find the session that was started under `key`; None if there is none. A snapshot above the limit is not read.
     Changes nothing. Raises UsageError for an invalid key and for a session that was removed before its end,
     CheckpointUnreadable for a damaged session or result, because its effects are not known well enough to continue it
@@ -437,7 +437,7 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
     if state is not None and state.salvaged is not None:
         raise CheckpointUnreadable(_damage(session_id, state.salvaged))
     if state is not None and state.task is not None:
-        return Begun(session_id, state.identity.options.get("started", {}))
+        return EarlierStart(session_id, state.identity.options.get("started", {}))
     try:
         kept = read_result(state_dir, session_id)
     except Damaged as error:
@@ -451,7 +451,7 @@ def find_begun(state_dir: str, key: str, *, snapshot_limit_bytes: int) -> Begun 
         if not is_result(kept):
             raise CheckpointUnreadable(_result_damage(session_id, "its kept result has another shape"))
         result = {name: value for name, value in kept.items() if name not in _NOT_OF_THE_RESULT}
-        return Begun(session_id, kept.get("started", {}), result)
+        return EarlierStart(session_id, kept.get("started", {}), result)
     if is_quarantined(LOCAL_DISK, SessionPaths(state_dir, session_id)):
         raise CheckpointUnreadable(_damage(session_id, "only damaged files of it are left"))
     return None

@@ -137,7 +137,7 @@ class SessionChanges(NamedTuple):
                 raise _NotShown(_HOLDS_SECRET)
             return content
 
-        def kept_whole(name: str) -> bytes | None:
+        def kept_unredacted(name: str) -> bytes | None:
             content = self.kept(name)
             if content is not None and re.search(PLACEHOLDER.encode(), content) is not None:
                 raise _NotShown(_HOLDS_SECRET)
@@ -148,20 +148,20 @@ class SessionChanges(NamedTuple):
         found = {path: span for path, span in sorted(spans(self.versions, None, places).items()) if path not in without}
         repository = find_repository(workspace)
         root = workspace if repository is None else workspace.removesuffix(os.sep + os.path.normpath(repository.prefix))
-        whole, texts = WholePatch("", [], []), []
-        for patch in _patches(_Source(kept_whole, refuse_secret, root, lost, indexed=True), found):
+        result, texts = WholePatch("", [], []), []
+        for patch in _patches(_Source(kept_unredacted, refuse_secret, root, lost, indexed=True), found):
             if patch.renamed_to is not None:
                 continue
             path, name = patch.file_path, _patch_name(patch.file_path, root)
             if not _inside(path, workspace):
-                whole.omitted.append({"path": path, "why": "it is outside of the workspace"})
+                result.omitted.append({"path": path, "why": "it is outside of the workspace"})
             elif patch.diff.startswith("#"):
-                whole.omitted.append({"path": name, "why": (patch.note or "").removeprefix(f"{quote(name)}: ")})
+                result.omitted.append({"path": name, "why": (patch.note or "").removeprefix(f"{quote(name)}: ")})
             else:
                 texts.append(patch.diff)
                 status = "renamed" if patch.renamed_from is not None else patch.status
-                whole.files.append(ChangedFile(name, status, patch.additions, patch.deletions))
-        return whole._replace(text="".join(texts))
+                result.files.append(ChangedFile(name, status, patch.additions, patch.deletions))
+        return result._replace(text="".join(texts))
 
 
 _HOLDS_SECRET: Final = "a secret was found in it"  # noqa: S105  a reason
@@ -170,8 +170,8 @@ _HOLDS_SECRET: Final = "a secret was found in it"  # noqa: S105  a reason
 def render_text(patches: Iterable[FilePatch], unseen: str | None = None) -> str:
     """Return a preview as text; "" for an empty one. Binary patches are in the form that git displays; `unseen` comes
     first."""
-    said = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
-    return said + "".join(
+    heading = "" if unseen is None else f"# not all changes by commands are known: {unseen}\n"
+    return heading + "".join(
         patch.reading or (patch.diff if patch.note is None else f"# {patch.note}\n") for patch in patches
     )
 
@@ -192,8 +192,8 @@ def _places(known: Collection[str], workspace: str, former: Sequence[str]) -> tu
     lost: set[str] = set()
     for path in known if roots else ():
         moved = [os.path.join(workspace, os.path.relpath(path, root)) for root in roots if _inside(path, root)]
-        if moved and _is_gone(path):
-            place = next((there for there in moved if there in known or not _is_gone(there)), None)
+        if moved and _is_missing(path):
+            place = next((candidate for candidate in moved if candidate in known or not _is_missing(candidate)), None)
             if place is None:
                 lost.add(path)
             else:
@@ -220,7 +220,7 @@ def _inside(path: str, workspace: str) -> bool:
     return path.startswith(workspace.rstrip(os.sep) + os.sep)
 
 
-def _is_gone(path: str) -> bool:
+def _is_missing(path: str) -> bool:
     """True if there is no file: nothing, or a folder. A path that cannot be examined is assumed to exist."""
     try:
         found = LOCAL_DISK.status(path)
@@ -240,7 +240,7 @@ class _Source(NamedTuple):
     lost: Collection[str]
     indexed: bool = False
 
-    def is_gone(self, path: str, version: str | None) -> bool:
+    def is_missing(self, path: str, version: str | None) -> bool:
         """True if this last version means that there is no file. For git a file is gone if a link has replaced a folder
         in its path, wherever the link leads."""
         if version != ON_DISK:
@@ -250,7 +250,7 @@ class _Source(NamedTuple):
             if os.path.islink(folder):
                 return True
             folder = os.path.dirname(folder)
-        return _is_gone(path)
+        return _is_missing(path)
 
     def version(self, name: str | None, missing: str) -> bytes | None:
         """Return the version of this name, None for no file. Raises _NotShown with the text `missing`."""
@@ -275,27 +275,27 @@ def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
     old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
     if span.before == span.after and old not in NOT_KEPT:
         return None
-    gone = source.is_gone(path, span.after)
-    if gone and span.before is None:
+    is_missing = source.is_missing(path, span.after)
+    if is_missing and span.before is None:
         return None
     name = _patch_name(path, source.root)
-    untold = FilePatch(path, "added" if span.before is None else "deleted" if gone else "modified", "", 0, 0)
+    bare = FilePatch(path, "added" if span.before is None else "deleted" if is_missing else "modified", "", 0, 0)
     if path in source.lost and span.after == ON_DISK:
-        return _add_note(untold, name, "its workspace has moved, and it is in neither place")
+        return _add_note(bare, name, "its workspace has moved, and it is in neither place")
     try:
-        done = "deleted" if gone else "changed"
+        done = "deleted" if is_missing else "changed"
         by_command = old == OVERWRITTEN
         why = " by a command; its earlier content was not kept" if by_command else "; its first version was not kept"
         before = source.version(old, done + why)
-        if span.after == ON_DISK and not gone:
+        if span.after == ON_DISK and not is_missing:
             after: bytes | None = source.clean(_content(path, before or b""))
         else:
-            later = None if gone or span.after is None else mode_and_blob(span.after)[1]
+            later = None if is_missing or span.after is None else mode_and_blob(span.after)[1]
             after = source.version(later, "changed; its last version was not kept")
     except _NotShown as error:
-        return _add_note(untold._replace(additions=error.additions, deletions=error.deletions), name, error.why)
+        return _add_note(bare._replace(additions=error.additions, deletions=error.deletions), name, error.why)
     except OSError as error:
-        return _add_note(untold, name, f"cannot be read: {error.strerror}")
+        return _add_note(bare, name, f"cannot be read: {error.strerror}")
     mode = _mode(path) if span.after in (ON_DISK, None) else mode_and_blob(span.after)[0] or old_mode or _mode(path)
     if LINK in (old_mode, mode) and old_mode is None and before is not None:
         old_mode = PLAIN_FILE  # the mode of a link is always recorded
@@ -303,37 +303,38 @@ def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
         return None
     patch = _GitChange(name, before, after, mode, old_mode, source.indexed).patch()
     added, deleted, reading = patch.additions, patch.deletions, patch.reading
-    counted = untold._replace(diff=patch.text, additions=added, deletions=deleted, reading=reading)
+    counted = bare._replace(diff=patch.text, additions=added, deletions=deleted, reading=reading)
     return counted if patch.summary is None else _add_note(counted, name, patch.summary)
 
 
 def _renames(source: _Source, found: Mapping[str, Span]) -> dict[str, FilePatch]:
     """Return the patches of the files that were renamed, by both of their paths."""
-    gone: dict[str, bytes] = {}
+    removed: dict[str, bytes] = {}
     new: dict[str, bytes] = {}
     if not any(span.before is None for span in found.values()):
         return {}
     room = _MAX_RENAMED_BYTES
     for path, span in found.items():
-        is_gone = source.is_gone(path, span.after)
-        if path in source.lost or is_gone == (span.before is None) or room < 0:
+        is_missing = source.is_missing(path, span.after)
+        if path in source.lost or is_missing == (span.before is None) or room < 0:
             continue
-        version = span.before if is_gone else span.after
+        version = span.before if is_missing else span.after
         if version is not None and version != ON_DISK:
             mode, version = mode_and_blob(version)
             if mode == LINK:
                 continue
-        elif not is_gone and os.path.islink(path):
+        elif not is_missing and os.path.islink(path):
             continue
         with contextlib.suppress(_NotShown, OSError):
             content = source.clean(_content(path, b"")) if version == ON_DISK else source.version(version, "") or b""
-            (gone if is_gone else new)[path] = content
+            (removed if is_missing else new)[path] = content
             room -= len(content)
     patches: dict[str, FilePatch] = {}
-    for path, (old, alike) in find_renames(gone, new).items():
+    for path, (old, similarity) in find_renames(removed, new).items():
         old_name, name = _patch_name(old, source.root), _patch_name(path, source.root)
         was = mode_and_blob(found[old].before or "")[0] or (PLAIN_FILE if source.indexed else None)
-        patch = _GitChange(name, gone[old], new[path], _mode(path), was, source.indexed, old_name).as_rename(alike)
+        change = _GitChange(name, removed[old], new[path], _mode(path), was, source.indexed, old_name)
+        patch = change.as_rename(similarity)
         if patch is not None:
             added = FilePatch(path, "added", patch.text, patch.additions, patch.deletions, renamed_from=old)
             deleted = FilePatch(old, "deleted", "", 0, 0, renamed_to=path)
@@ -432,11 +433,11 @@ class _GitChange(NamedTuple):
         """Return the patch of a change in place. A file that becomes a link, or was one, is deleted and added."""
         old, new = self.before, self.after
         if None not in (old, new) and LINK in (self.mode, self.old_mode) and not self._keeps_mode:
-            gone, made = self._replace(after=None).patch(), self._replace(before=None).patch()
-            whole = gone.text + made.text if gone.text and made.text else ""
-            reading = (gone.reading or gone.text) + (made.reading or made.text)
-            summary = gone.summary or made.summary
-            return GitPatch(whole, made.additions, gone.deletions, summary, reading if summary else None)
+            deletion, addition = self._replace(after=None).patch(), self._replace(before=None).patch()
+            text = deletion.text + addition.text if deletion.text and addition.text else ""
+            reading = (deletion.reading or deletion.text) + (addition.reading or addition.text)
+            summary = deletion.summary or addition.summary
+            return GitPatch(text, addition.additions, deletion.deletions, summary, reading if summary else None)
         old, new = old or b"", new or b""
         if not (_is_text(old) and _is_text(new)):
             return self._binary_patch(GitPatch("", 0, 0, "binary content differs"))
@@ -445,11 +446,11 @@ class _GitChange(NamedTuple):
             return self._binary_patch(GitPatch("", added, deleted, "too large for a diff of lines"))
         return self._text_patch(self._header)
 
-    def as_rename(self, alike: int) -> GitPatch | None:
+    def as_rename(self, similarity: int) -> GitPatch | None:
         """Return the patch that renames the file and changes it; None if it changes and is not text, or too long for a
-        diff of lines. `alike` is the similarity in percent."""
+        diff of lines. `similarity` is the similarity in percent."""
         names = f"rename from {quote(self.old_name or '')}\nrename to {quote(self.name)}\n"
-        header = f"{self._header}similarity index {alike}%\n{names}"
+        header = f"{self._header}similarity index {similarity}%\n{names}"
         if self.before == self.after:
             return GitPatch(header, 0, 0)
         if not all(_is_text(one) and _is_short(one) for one in (self.before or b"", self.after or b"")):
@@ -544,7 +545,7 @@ def _literal(size: int, packed: bytes) -> Iterator[str]:
     for at in range(0, len(packed), _SLICE_BYTES):
         part = packed[at : at + _SLICE_BYTES]
         digits = base64.b85encode(part, pad=True).decode()
-        for number, begun in enumerate(range(0, len(part), _LINE_BYTES)):
-            length = min(_LINE_BYTES, len(part) - begun)
+        for number, offset in enumerate(range(0, len(part), _LINE_BYTES)):
+            length = min(_LINE_BYTES, len(part) - offset)
             yield f"{_LENGTHS[length]}{digits[number * 65 : (number + 1) * 65]}\n"
     yield "\n"

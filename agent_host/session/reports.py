@@ -16,7 +16,7 @@ from agent_host.services.session import ApprovalDecision
 from agent_host.states import SessionStatus, TaskPhase
 from agent_host.thread.messages import decode
 from config.lean_typing import NamedTuple
-from config.shapes import OBJECT, TEXT, ListOf, Nullable, Record, number, one_of, whole
+from config.shapes import OBJECT, TEXT, ListOf, Nullable, Record, integer, number, one_of
 from state.blobs import NOT_KEPT, mode_and_blob
 
 if TYPE_CHECKING:
@@ -135,14 +135,14 @@ class StoredSession(NamedTuple):
         }
 
 
-_WHOLE, _ROWS = whole(), ListOf(OBJECT)
+_INTEGER, _ROWS = integer(), ListOf(OBJECT)
 _RESULT: Final = Record(
     {
         "status": one_of(*map(str, _END_NAMES.values())),
         "text": TEXT,
-        "stepCount": _WHOLE,
-        "durationMs": _WHOLE,
-        "usage": Record({"inputTokens": _WHOLE, "outputTokens": _WHOLE}),
+        "stepCount": _INTEGER,
+        "durationMs": _INTEGER,
+        "usage": Record({"inputTokens": _INTEGER, "outputTokens": _INTEGER}),
         "toolCalls": _ROWS,
         "deniedApprovals": _ROWS,
     },
@@ -392,8 +392,8 @@ def approvals_of_open_calls(state: Checkpoint, session_id: str, wanted: Collecti
             continue
         replay_id = replay_of(call.tool_name, call.arguments, session_id=session_id, approve="")["id"]
         if replay_id in wanted:
-            said = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay_id}")
-            answers.append(said.to_record(call.call_id, call.approval_id))
+            approval = ApprovalAnswer(approved=True, reason=f"approved by --approve {replay_id}")
+            answers.append(approval.to_record(call.call_id, call.approval_id))
     return answers
 
 
@@ -454,7 +454,7 @@ class ApprovalReports:
                     self._summary(call),
                     self._time(),
                     step_id=step.step_id,
-                    told_again=True,
+                    is_retry=True,
                 )
 
     def take(self, event: Event) -> None:
@@ -481,7 +481,7 @@ class ApprovalReports:
         """Do nothing: this sink has no buffer."""
 
     def _report(
-        self, approval_id: str, task_id: str, approved: bool, reason: str | None, summary: str, at: float, **more: Any
+        self, approval_id: str, task_id: str, approved: bool, reason: str | None, summary: str, at: float, **extra: Any
     ) -> None:
         who = self._identity
         self._reporter.take(
@@ -496,7 +496,7 @@ class ApprovalReports:
                 summary,
                 rfc3339(at),
                 reason=None if reason is None else self._scrub(reason),
-                **more,
+                **extra,
             )
         )
 

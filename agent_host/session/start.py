@@ -52,28 +52,30 @@ def load_bundle(
     granted: bytes | None = None,
     temporary: str | None = None,
     installed: tuple[str, ...] = (),
-    held: bool = False,
+    sandboxed: bool = False,
     to_try: bool = False,
 ) -> PolicyBundle:
     """Load the bundle that the Session Service `granted`, as JSON, else the one that `host.policy` names, a built-in or
     a file, and narrow it by the settings. `temporary` is the session's temporary directory if it is not the usual one;
-    `installed` are the names of the Python tools in the configuration. `held`: commands are sandboxed. With `to_try`
-    the bundle's session and expiry are not checked here; they show in the decisions. Raises PolicyBundleInvalid with
-    every problem in one message, PolicyExpired, UsageError if there is no such file."""
+    `installed` are the names of the Python tools in the configuration. `sandboxed`: commands are sandboxed. With
+    `to_try` the bundle's session and expiry are not checked here; they show in the decisions. Raises
+    PolicyBundleInvalid with every problem in one message, PolicyExpired, UsageError if there is no such file."""
     servers = [f"{one['name']}/*" for one in settings.mcp.servers if isinstance(one.get("name"), str)]
     tools: Mapping[str, Sequence[str]] = {CapabilityName.MCP_INVOKE: servers, CapabilityName.TOOL_INVOKE: installed}
     places = places_of(environment, state_dir, session_id, tools)
     places = places if temporary is None else places._replace(tmp=temporary)
     if granted is None and policy_name(settings) in BUILT_IN:
         added = _added_rules(settings, settings.policy.allowed_commands)
-        bundle = _built_in(settings, places, ANY_SESSION if to_try else session_id, now, held=held)
+        bundle = _built_in(settings, places, ANY_SESSION if to_try else session_id, now, sandboxed=sandboxed)
     else:
         from agent_host.session import external_bundles  # imports all the code that reads and validates bundles
 
         if granted is not None:
-            bundle = external_bundles.read_grant(granted, now, session_id=session_id, held=held)
+            bundle = external_bundles.read_grant(granted, now, session_id=session_id, sandboxed=sandboxed)
         else:
-            bundle = external_bundles.read_named(settings, _content(settings), places, now, own_files(), held=held)
+            bundle = external_bundles.read_named(
+                settings, _content(settings), places, now, own_files(), sandboxed=sandboxed
+            )
             if not to_try:
                 external_bundles.refuse_unusable(bundle, external_bundles.named(settings), session_id, now)
         added = _added_rules(settings)
@@ -104,11 +106,11 @@ def policy_source(settings: Settings, granted: bytes | None = None) -> PolicySou
 def rules_on_record(version: str, started: Mapping[str, Any]) -> Sequence[RedactionRule] | None:
     """Return the redaction rules of a recorded session whose bundle has this `version`; None if the record does not
     lead to them. The rules themselves are not recorded, because a rule may contain the secret that it redacts."""
-    said = started.get("redaction", {})
-    if is_built_in(version) or (said.get("bundleVersion"), said.get("hasRules")) == (version, False):
+    redaction = started.get("redaction", {})
+    if is_built_in(version) or (redaction.get("bundleVersion"), redaction.get("hasRules")) == (version, False):
         return ()
     name = started.get("policy")
-    if name is None or said.get("bundleVersion") != version:
+    if name is None or redaction.get("bundleVersion") != version:
         return None
     try:
         content = read_regular_file(name)
@@ -168,7 +170,7 @@ def files_to_guard(settings: Settings, workspace: str) -> tuple[str, ...]:
 
 
 def _built_in(
-    settings: Settings, places: PlaceholderValues, session_id: str, now: datetime, *, held: bool
+    settings: Settings, places: PlaceholderValues, session_id: str, now: datetime, *, sandboxed: bool
 ) -> PolicyBundle:
     return instantiate(
         template(settings.host.policy),
@@ -179,7 +181,7 @@ def _built_in(
         more_models=settings.llm.fallback_models,
         unchanged=own_files(),
         programs=settings.policy.allowed_commands,
-        held=held,
+        sandboxed=sandboxed,
     )
 
 
@@ -188,9 +190,9 @@ def _added_rules(settings: Settings, programs: Sequence[str] = ()) -> tuple[Comm
     commands."""
     if not (programs or settings.policy.command_policies):
         return ()
-    from agent_host.session.external_bundles import command_policies, refuse_odd_programs
+    from agent_host.session.external_bundles import command_policies, refuse_invalid_programs
 
-    refuse_odd_programs(programs)
+    refuse_invalid_programs(programs)
     return command_policies(settings.policy.command_policies)
 
 
@@ -349,8 +351,8 @@ class SessionHost:
             return state
         session.ctx.emitter.flush()
         record = await asyncio.to_thread(self._stored().record, session_id)
-        here = state["task"] if state.get("task", {}).get("taskId") == task_id else {}
-        return {**state, "task": {**record.task(task_id), **here}}
+        current = state["task"] if state.get("task", {}).get("taskId") == task_id else {}
+        return {**state, "task": {**record.task(task_id), **current}}
 
     async def preview(
         self, session_id: str, owner: Owner | None, task_id: str | None, file_paths: Sequence[str] | None
@@ -409,7 +411,7 @@ class SessionHost:
         if self.session is not None and self.session.pending_approvals is not None:
             self.session.pending_approvals.suspend()
 
-    async def let_go(self) -> None:
+    async def detach(self) -> None:
         """Finish the step and leave the session resumable, because the client is gone or the process is asked to
         end."""
         if self.session is not None:

@@ -28,7 +28,7 @@ from agent_host.session.tasks import first_versions, title_of, workspaces
 from agent_host.session.transcript import Transcript, describe, doubts_of, items_of, pictures_of, read_run_log, steps_of
 from agent_host.states import SessionStatus
 from config.lean_typing import NamedTuple
-from config.shapes import TEXT, Record, number, whole
+from config.shapes import TEXT, Record, integer, number
 from state import InvalidSessionId, SessionPaths, StateError, WriteFailed
 from state.disk import LOCAL_DISK
 from state.file_store import FileCheckpointStore, Summary
@@ -44,10 +44,12 @@ if TYPE_CHECKING:
     Cleaner = Callable[[Checkpoint], Callable[[bytes], bytes] | None]
 
 _MAX_DIFF_BYTES: Final = 1024 * 1024
-_WHOLE: Final = whole()
-_IN_ROW: Final = Record({**dict.fromkeys(("status", "prompt", "endedAt", "workspace"), TEXT), "stepCount": _WHOLE})
+_INTEGER: Final = integer()
+_IN_ROW: Final = Record({**dict.fromkeys(("status", "prompt", "endedAt", "workspace"), TEXT), "stepCount": _INTEGER})
 """The fields of a result that a row needs."""
-_USAGE: Final = Record(dict.fromkeys(("inputTokens", "outputTokens", "cachedInputTokens"), _WHOLE), {"cost": number()})
+_USAGE: Final = Record(
+    dict.fromkeys(("inputTokens", "outputTokens", "cachedInputTokens"), _INTEGER), {"cost": number()}
+)
 """The usage in a result; earlier versions did not keep it."""
 
 
@@ -131,7 +133,7 @@ class StoredSessions:
         for summary in newest:
             if summary.state is None and summary.pid is None:
                 passed_over(f"session {summary.session_id} is passed over: {summary.problem}")
-        offered = [summary for summary in newest if can_go_on(summary)]
+        offered = [summary for summary in newest if can_continue(summary)]
         # A session that only waits for approvals has nothing to do unless they are given, so it comes last.
         offered.sort(key=lambda summary: summary.state is not None and summary.state.awaits_approval)
         return offered[0].session_id if offered else None
@@ -157,7 +159,7 @@ class StoredSessions:
             str(state.identity.options.get("workspace", "")),
             Owner(state.identity.tenant_id, state.identity.user_id),
             pid=summary.pid,
-            resumable=can_go_on(summary),
+            resumable=can_continue(summary),
             usage={
                 **state.usage.to_wire(),
                 **({} if self._models is None else cost_fields(self._models, state.usage, state.usage_by_model)),
@@ -177,7 +179,7 @@ class StoredSessions:
                     yield found
 
 
-def can_go_on(summary: Summary) -> bool:
+def can_continue(summary: Summary) -> bool:
     """True if `agent-host resume` can continue it: no process has it, and it has a task."""
     return summary.pid is None and summary.state is not None and summary.state.task is not None
 
@@ -484,11 +486,11 @@ class SessionRecord(NamedTuple):
         if fields.get("verdict") == "completed":
             reason = message = None
         denied = self.log.denied.get(task_id)
-        said = {"startedAt": self._began_at(task_id), "reason": reason, "message": message}
-        said["text"] = self._text_of(task_id)
-        return {"taskId": task_id, **fields, **said, **({"denied": denied} if denied else {})}
+        details = {"startedAt": self._started_at(task_id), "reason": reason, "message": message}
+        details["text"] = self._text_of(task_id)
+        return {"taskId": task_id, **fields, **details, **({"denied": denied} if denied else {})}
 
-    def _began_at(self, task_id: str) -> str:
+    def _started_at(self, task_id: str) -> str:
         quoted = orjson.dumps(task_id)
         named = (orjson.loads(data) for data in self.messages if quoted in data)
         return next((str(one["timestamp"]) for one in named if one.get("taskId") == task_id), self.row.updated_at)

@@ -64,8 +64,8 @@ class TaskRunner:
         self._life = life
         self._on_broken = on_broken
         self._running: asyncio.Task[TaskEnd] | None = None
-        self._began = ctx.outside.monotonic()
-        self._took_ms: int | None = None
+        self._started = ctx.outside.monotonic()
+        self._duration_ms: int | None = None
         self._resumed_from_step: int | None = None
         self._result: dict[str, Any] | None = None
         self._history = History(ctx)
@@ -157,7 +157,9 @@ class TaskRunner:
         self._ctx.begin_task(self._ctx.task)
         self._begin()
 
-    def go_on(self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0) -> None:
+    def continue_task(
+        self, *, max_steps: int | None = None, replay_ids: Collection[str] = (), more_steps: int = 0
+    ) -> None:
         """Continue the recorded task if it is open; if it has ended only its end is reported again. `max_steps`
         replaces the task's limit. `replay_ids` name denied calls that are run first; for them a task that has ended
         continues as well, by default for `more_steps`. Raises UsageError if there is no task or no such call,
@@ -169,7 +171,7 @@ class TaskRunner:
         self._resumed_from_step = task.step_count
         if task.status != "running":
             if not replays:
-                self._run(self._tell_again())
+                self._run(self._report_again())
                 return
             ctx.journal.record(TaskReopened(max_steps or task.step_count + more_steps))
         ctx.journal.record(SessionStatusChanged("SESSION_RUNNING", ctx.judge.bundle.policy_bundle_version, max_steps))
@@ -210,9 +212,9 @@ class TaskRunner:
             raise UsageError(f"{MAX_STEERS} messages wait already: the model reads them before its next turn")
         if len(text.encode("utf-8", "replace")) > MAX_STEER_BYTES:
             raise UsageError(f"text: must have at most {MAX_STEER_BYTES:,} bytes")
-        said = ctx.scrubber.text(text.encode("utf-8", "replace").decode())
-        ctx.journal.record_durably(TaskSteered(said), TaskSteered(said, taken_back=True))
-        ctx.emit(EventType.TASK_STEERED, None, text=said, position=len(ctx.state.steers))
+        message = ctx.scrubber.text(text.encode("utf-8", "replace").decode())
+        ctx.journal.record_durably(TaskSteered(message), TaskSteered(message, taken_back=True))
+        ctx.emit(EventType.TASK_STEERED, None, text=message, position=len(ctx.state.steers))
         ctx.emitter.flush()  # a transcript shows it by this event
 
     def stop(self, *, resumable: bool, time_limit: str | None = None) -> None:
@@ -244,8 +246,9 @@ class TaskRunner:
         """Return the result object of the last task (interface section 1). It is always the same, except for the list
         of artifacts that were not uploaded, since those may be uploaded later."""
         if self._result is None:
-            took_ms = self._ctx.outside.ms_since(self._began) if self._took_ms is None else self._took_ms
-            self._result = result_object(self._ctx, end, resumed_from_step=self._resumed_from_step, duration_ms=took_ms)
+            duration_ms = self._ctx.outside.ms_since(self._started) if self._duration_ms is None else self._duration_ms
+            step = self._resumed_from_step
+            self._result = result_object(self._ctx, end, resumed_from_step=step, duration_ms=duration_ms)
         missed = not_uploaded(self._ctx, self._history.missed)
         return {**self._result, "notUploaded": missed} if missed else self._result
 
@@ -263,12 +266,12 @@ class TaskRunner:
         self._run(self._drive())
 
     def _refuse_model(self, task: NewTask) -> None:
-        talk, allowed = self._ctx.conversation, self._ctx.judge.llm_policy.allowed_models
-        model = task.model or talk.default_model
+        conversation, allowed = self._ctx.conversation, self._ctx.judge.llm_policy.allowed_models
+        model = task.model or conversation.default_model
         if task.model is not None and model not in allowed:
             raise UsageError(f"model {model!r} is not in llmPolicy.allowedModels: {', '.join(allowed)}")
-        if talk.max_cost or task.max_cost is not None:
-            refuse_unpriced(talk.models, model)
+        if conversation.max_cost or task.max_cost is not None:
+            refuse_unpriced(conversation.models, model)
 
     def _refuse_used(self, task_id: str) -> None:
         if self._ctx.state.has_task(task_id):
@@ -287,8 +290,8 @@ class TaskRunner:
             self._ctx.journal.try_record(TaskEnded("failed", end.reason or "the next task was started instead"))
 
     def _run(self, work: Coroutine[Any, Any, TaskEnd]) -> None:
-        self._result, self._took_ms = None, None
-        self._began = self._ctx.outside.monotonic()
+        self._result, self._duration_ms = None, None
+        self._started = self._ctx.outside.monotonic()
         self._running = asyncio.ensure_future(work)
         self._running.add_done_callback(self._done)
 
@@ -309,7 +312,7 @@ class TaskRunner:
             end = await run_task(ctx)
         return self._wind_up(end)
 
-    async def _tell_again(self) -> TaskEnd:
+    async def _report_again(self) -> TaskEnd:
         return self._wind_up(self._repeat_end())
 
     def _wind_up(self, end: TaskEnd) -> TaskEnd:
@@ -317,7 +320,7 @@ class TaskRunner:
         awaits, so that the event, the state and the permission to start another task always agree. The history follows
         (interface section 2)."""
         ctx = self._ctx
-        self._took_ms = ctx.outside.ms_since(self._began)
+        self._duration_ms = ctx.outside.ms_since(self._started)
         self._settle()
         if end.status == "paused" and self._life.may("pause"):  # a cancellation may come in a pause
             self._life.fire("pause")
@@ -403,7 +406,7 @@ class History:
         def missed(message: str, again: bool) -> None:
             payload: dict[str, Any] = {"artifactName": NAME, "message": message}
             if not again:  # otherwise the checkpoint stays, and contains all of it
-                payload |= self._keep_here(data(), task_id)
+                payload |= self._keep_locally(data(), task_id)
             if self._queued == count:
                 self.missed = {"artifactType": _KIND, **payload}
             ctx.emitter.emit(EventType.ARTIFACT_UPLOAD_FAILED, payload, task_id=task_id)
@@ -411,7 +414,7 @@ class History:
         size = sum(map(len, ctx.state.thread))
         ctx.artifacts.queue.put(Upload(_KIND, NAME, _CONTENT_TYPE, size, data, stored, missed, task_id))
 
-    def _keep_here(self, data: bytes, task_id: str | None) -> dict[str, str]:
+    def _keep_locally(self, data: bytes, task_id: str | None) -> dict[str, str]:
         """Store on this disk a history that the remote store did not take; return {storageRef}, empty if this fails
         too."""
         if not self._ctx.artifacts.elsewhere:

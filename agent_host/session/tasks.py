@@ -209,7 +209,7 @@ def _move_versions(first: Mapping[str, str | None], places: Mapping[str, str]) -
 
 # In records of earlier versions only the note's text has the workspace: the path is a line of its own.
 _BEFORE = "[The session goes on in another workspace. It is now\n"
-_BEHIND = "\nWhat lay in the one before may be there, or not: look before you rely on a path that was named earlier.]"
+_AFTER = "\nWhat lay in the one before may be there, or not: look before you rely on a path that was named earlier.]"
 
 
 def workspaces(state: Checkpoint) -> list[str]:
@@ -222,13 +222,13 @@ def workspaces(state: Checkpoint) -> list[str]:
             if message.workspace is not None:
                 found.append(message.workspace)
             elif message.role == "system" and message.content.startswith(_BEFORE):
-                found.append(message.content.removeprefix(_BEFORE).removesuffix(_BEHIND))
+                found.append(message.content.removeprefix(_BEFORE).removesuffix(_AFTER))
     return found
 
 
 def note_of_move(state: Checkpoint, workspace: str) -> ResumeNote | None:
     """Return the note to the model about `workspace`; None if the model knows it as the current one."""
-    return None if workspaces(state)[-1] == workspace else ResumeNote(f"{_BEFORE}{workspace}{_BEHIND}", workspace)
+    return None if workspaces(state)[-1] == workspace else ResumeNote(f"{_BEFORE}{workspace}{_AFTER}", workspace)
 
 
 class PromptPicture(NamedTuple):
@@ -253,18 +253,18 @@ def keep_pictures(pictures: Sequence[PromptPicture], folder: str, new_id: Callab
     """Write the pictures into `folder` under names of `new_id`, and return the lines that name them to the model. A
     link in place of the folder, which a command may have created, is not followed. Raises OSError."""
     lines = ["The user attached pictures; look at them with the tool that reads files:"]
-    there = os.open(folder, _FOLDER) if os.open in os.supports_dir_fd else None
+    folder_fd = os.open(folder, _FOLDER) if os.open in os.supports_dir_fd else None
     try:
         for picture in pictures:
             name = f"{new_id('picture')}.{KINDS[picture.media_type]}"
             path = os.path.join(folder, name)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with open(open_regular(path if there is None else name, flags, there), "wb") as file:
+            with open(open_regular(path if folder_fd is None else name, flags, folder_fd), "wb") as file:
                 file.write(picture.data)
             lines.append(f"- {path} ({picture.media_type}, {len(picture.data)} bytes)")
     finally:
-        if there is not None:
-            os.close(there)
+        if folder_fd is not None:
+            os.close(folder_fd)
     return "\n".join(lines)
 
 

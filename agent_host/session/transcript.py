@@ -152,8 +152,8 @@ class Wait(NamedTuple):
     def to_wire(self) -> dict[str, Any]:
         """Return {on, startedAt, endedAt?, what?, itemId?, stepId?}."""
         rows = {"endedAt": self.ended_at, "what": self.what or None, "itemId": self.item_id, "stepId": self.step_id}
-        said = {name: value for name, value in rows.items() if value is not None}
-        return {"on": self.on, "startedAt": self.started_at, **said}
+        optional = {name: value for name, value in rows.items() if value is not None}
+        return {"on": self.on, "startedAt": self.started_at, **optional}
 
 
 class Doubt(NamedTuple):
@@ -345,17 +345,17 @@ class _RunLogReader:
         asked = found.asked.pop(approval_id, {})
         if payload["decision"] == "denied":
             found.denied.setdefault(str(event.get("taskId")), []).append(asked.get("actionSummary", approval_id))
-        said = {name: payload[name] for name in _OF_ANSWER if name in payload}
-        said["waitedMs"] = payload.get("latencyMs", 0)
+        answer = {name: payload[name] for name in _OF_ANSWER if name in payload}
+        answer["waitedMs"] = payload.get("latencyMs", 0)
         call = found.calls.setdefault(call_id, {})
         if "isQuestion" not in payload:
             if call_id in self._open:  # the call starts to run now
                 self._open[call_id] = self._open[call_id]._replace(started_at=event["timestamp"])
-            call["approval"] = {**said, **({"title": asked["title"]} if "title" in asked else {})}
+            call["approval"] = {**answer, **({"title": asked["title"]} if "title" in asked else {})}
             return
         for question in call.get("questions", ()):
             if question["approvalId"] == approval_id:
-                question.update(said)
+                question.update(answer)
 
     def _close(self, key: str, at: str) -> None:
         wait = self._open.pop(key, None)
@@ -387,8 +387,8 @@ def items_of(
         if wire["role"] == "tool":
             _answer(open_calls.pop(wire["toolCallId"], None), wire)
         elif wire["role"] in ("user", "assistant") and (wire["content"] or "toolCalls" not in wire):
-            said = {"role": wire["role"], "text": wire["content"], "tokenCount": wire["tokenCount"]}
-            items.append({**_item(wire["messageId"], "message", wire["timestamp"]), **said, **of})
+            fields = {"role": wire["role"], "text": wire["content"], "tokenCount": wire["tokenCount"]}
+            items.append({**_item(wire["messageId"], "message", wire["timestamp"]), **fields, **of})
         for call in wire.get("toolCalls", ()):
             asked = {"toolName": call["name"], "arguments": call["arguments"], "status": "open"}
             item = {**_item(call["id"], "call", wire["timestamp"]), **asked, **of, **log.calls.get(call["id"], {})}
@@ -498,9 +498,9 @@ def _has_stopped(marks: Sequence[Mapping[str, Any]], resumed: Mapping[str, Any])
 
 def _mark(event: dict[str, Any], mark: str) -> dict[str, Any]:
     payload = event["payload"]
-    said = {name: payload[name] for name in _OF_MARK if name in payload}
+    fields = {name: payload[name] for name in _OF_MARK if name in payload}
     of: dict[str, Any] = {name: event[name] for name in ("taskId", "stepId") if name in event}
-    return {**_item(f"{mark}-{event['eventId']}", "mark", event["timestamp"]), "mark": mark, **said, **of}
+    return {**_item(f"{mark}-{event['eventId']}", "mark", event["timestamp"]), "mark": mark, **fields, **of}
 
 
 def _item(item_id: str, kind: str, timestamp: str) -> dict[str, Any]:

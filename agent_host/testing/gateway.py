@@ -124,7 +124,7 @@ class MockGateway(MockServer):
             self._records.popitem(last=False)
         try:
             if dialect is None or request.method != "POST":
-                await self._not_here(request, reply)
+                await self._refuse_path(request, reply)
                 return
             try:
                 view, turn = self._choose(number, dialect, request)
@@ -170,9 +170,9 @@ class MockGateway(MockServer):
             return turn
         pieces = dialect.pieces(orjson.loads(request.body or b"null"))
         counts = self._cache.count(view.model, pieces, has_marks=dialect.has_cache_marks)
-        said = [turn.text, turn.thinking, *(call.name + call.encode_arguments() for call in turn.tool_calls)]
-        fresh = counts.whole - counts.read - counts.written
-        return replace(turn, usage=Usage(fresh, tokens_of("".join(said).encode()), *counts[1:]))
+        texts = [turn.text, turn.thinking, *(call.name + call.encode_arguments() for call in turn.tool_calls)]
+        fresh = counts.total - counts.read - counts.written
+        return replace(turn, usage=Usage(fresh, tokens_of("".join(texts).encode()), *counts[1:]))
 
     @staticmethod
     def _read(dialect: MockDialect, request: HttpRequest) -> RequestView:
@@ -186,7 +186,7 @@ class MockGateway(MockServer):
         except orjson.JSONDecodeError as error:
             raise _Refusal(400, f"the request is not JSON: {error}") from None
 
-    async def _not_here(self, request: HttpRequest, reply: Reply) -> None:
+    async def _refuse_path(self, request: HttpRequest, reply: Reply) -> None:
         text = f"{request.method} {request.path} is not served here; POST to {' or '.join(_DIALECTS)}"
         if request.method == "POST":  # anything else may be a check that the server is up
             self._fail(text)
@@ -274,7 +274,7 @@ async def _send(turn: Turn, headers: Mapping[str, str], pieces: tuple[bytes, ...
         turn.status,
         {**headers, **turn.headers},
         pieces,
-        apart=bool(turn.split_bytes or turn.chunk_delay_ms),
+        separately=bool(turn.split_bytes or turn.chunk_delay_ms),
         pause_s=turn.chunk_delay_ms / 1000,
         complete=not turn.cut,
     )
@@ -287,8 +287,8 @@ async def _answer(turn: Turn, dialect: MockDialect, view: RequestView, reply: Re
     elif turn.stream_error is not None:
         # Without a stream, an error cannot follow the start of the answer; the closest equivalent is an HTTP error.
         failed = dialect.failed_message(turn.stream_error, view)
-        status, said = (500, dialect.error(500, turn.stream_error)) if failed is None else (200, failed)
-        await reply.send(status, {**JSON_HEADERS, **headers, **turn.headers}, said)
+        status, body = (500, dialect.error(500, turn.stream_error)) if failed is None else (200, failed)
+        await reply.send(status, {**JSON_HEADERS, **headers, **turn.headers}, body)
     else:
         body = b"" if turn.cut_after_events is not None else dialect.message(turn, view)
         await _send(turn, {**JSON_HEADERS, **headers}, _cut(turn, (body,)), reply)

@@ -63,17 +63,17 @@ class Reply:
         headers: Mapping[str, str],
         pieces: Sequence[bytes],
         *,
-        apart: bool = False,
+        separately: bool = False,
         pause_s: float = 0,
         complete: bool = True,
     ) -> None:
         """Send `pieces`, each as its own HTTP chunk unless `headers` have a content-length. They are sent in one write,
-        or with `apart` in one write each, after a pause of `pause_s`. If not `complete`, the connection is closed after
-        the last piece, before the end of the body."""
+        or with `separately` in one write each, after a pause of `pause_s`. If not `complete`, the connection is closed
+        after the last piece, before the end of the body."""
         self.status = status
         head = self._protocol.send(h11.Response(status_code=status, headers=list(headers.items()))) or b""
         chunks = (self._protocol.send(h11.Data(data=piece)) or b"" for piece in pieces if piece and not self._head_only)
-        if apart:
+        if separately:
             await self._write(head)
             for chunk in chunks:
                 await asyncio.sleep(pause_s)
@@ -183,9 +183,9 @@ class MockServer:
             return
         task = asyncio.get_running_loop().create_task(self._on_connection(reader, writer))
         self._connections.add(task)
-        task.add_done_callback(lambda task: self._gone(task, writer))
+        task.add_done_callback(lambda task: self._on_closed(task, writer))
 
-    def _gone(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+    def _on_closed(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
         self._connections.discard(task)
         if not writer.is_closing():  # cancelled before its first step
             writer.transport.abort()

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import orjson
 
-from config.shapes import FLAG, TEXT, AnyOf, Shape, Text, display, first_problem, hint_at, whole
+from config.shapes import FLAG, TEXT, AnyOf, Shape, Text, display, first_problem, hint_at, integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def reader(shape: Shape) -> Reader:
 string: Callable[[Any], str] = reader(_UTF8)
 """Reads a string that can be sent as UTF-8."""
 boolean: Callable[[Any], bool] = reader(FLAG)
-natural: Callable[[Any], int] = reader(whole(0))
+natural: Callable[[Any], int] = reader(integer(0))
 """Reads a whole number, zero or more."""
 
 
@@ -98,7 +98,7 @@ def strings(raw: Any) -> tuple[str, ...]:
 
 def whole_number(lowest: int, highest: int | None = None) -> Callable[[Any], int]:
     """Return a reader of whole numbers from `lowest` to `highest`."""
-    return reader(whole(lowest, highest))
+    return reader(integer(lowest, highest))
 
 
 def positions(raw: Any) -> tuple[int, ...]:

@@ -170,7 +170,7 @@ class MockServices(MockServer):
             await reply.await_client_end()
             return
         try:
-            self._let_in(request)
+            self._check_request(request)
             status, answer = self._answer(
                 request.method, request.path, body, request.headers.get("idempotency-key") or secrets.token_hex(16)
             )
@@ -185,7 +185,7 @@ class MockServices(MockServer):
             return
         await reply.send(status, _JSON, b"" if answer is None else orjson.dumps(answer))
 
-    def _let_in(self, request: HttpRequest) -> None:
+    def _check_request(self, request: HttpRequest) -> None:
         for index, (path_prefix, refused) in enumerate(self._faults):
             if request.path.startswith(path_prefix):
                 del self._faults[index]

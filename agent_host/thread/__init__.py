@@ -171,9 +171,9 @@ class Thread:
                 else:
                     self.add_exchange(assistant, results)
                 assistant = None
-        start = gone = 0
-        while gone < dropped and start < len(self._sizes) - 1:  # the last unit is always sent
-            gone += self._messages[start]
+        start = removed = 0
+        while removed < dropped and start < len(self._sizes) - 1:  # the last unit is always sent
+            removed += self._messages[start]
             start += 1
         if start:
             self._begin_at(start, self._kept - sum(self._sizes[:start]))
@@ -251,8 +251,8 @@ class Thread:
         ends = {self._newest_exchange - 1} if self._newest_exchange > self._start else set()
         if len(self._wire) and not self._ends_with_assistant:
             ends.add(len(self._wire) - 1)
-        whole, least = head_tokens + self.tokens, self._marks_from()
-        kept = {end for end in ends if whole - sum(self._sizes[end + 1 :]) >= least}
+        total, least = head_tokens + self.tokens, self._marks_from()
+        kept = {end for end in ends if total - sum(self._sizes[end + 1 :]) >= least}
         return self._wire.chunks(self._start, kept, mark)
 
     def _begin_at(self, start: int, kept: int) -> None:

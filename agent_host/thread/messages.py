@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from agent_host.ids import Outside
 
-GO_ON: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
+CONTINUE_NOTE: Final = "[Your answer was cut at the output limit. Go on where it stopped.]"
 """The host's note after an incomplete answer."""
-GO_ON_IN_A_NEW_WINDOW: Final = (
+CONTINUE_IN_NEW_WINDOW: Final = (
     "[Your answer ended where your context was full. The oldest part of the conversation is left out now. "
     "Go on where it stopped.]"
 )
 BRANCH: Final = "main"
 """The branch of the conversation that every message is on: there is one. Messages of earlier versions name none."""
 _ID_KEY: Final = b'{"messageId":"'
-NOTHING_SAID: Final = "(no text)"
+NO_TEXT: Final = "(no text)"
 """Sent for a message without text, which providers refuse."""
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -70,7 +70,7 @@ class _MessageFields(NamedTuple):
     tool_call_id: str | None = None
     is_error: bool = False
     edited_arguments: dict[str, Any] | None = None
-    goes_on: bool = False
+    asks_to_continue: bool = False
     workspace: str | None = None
     blocks: tuple[Block, ...] = ()
     order: Order = ()
@@ -80,10 +80,10 @@ class _MessageFields(NamedTuple):
 class Message(_MessageFields):
     """One ConversationMessage. `tokens` is an estimate made when the message was.
 
-    `edited_arguments` are the arguments of a result's call if the approving person wrote them. `goes_on` marks the note
-    after an answer that was cut, `workspace` the note that names a new workspace. `blocks` are the parts of an
-    assistant's message that only the provider reads, `order` is their position. `images` are the pictures of a result,
-    which its content describes.
+    `edited_arguments` are the arguments of a result's call if the approving person wrote them. `asks_to_continue`
+    marks the note after an answer that was cut, `workspace` the note that names a new workspace. `blocks` are the parts
+    of an assistant's message that only the provider reads, `order` is their position. `images` are the pictures of a
+    result, which its content describes.
     """
 
     @cached_property
@@ -105,14 +105,14 @@ class Message(_MessageFields):
     def parts_for(self, dialect: str, model: str) -> Iterator[str | ToolCall | Block]:
         """The parts that are sent to `model`: without blocks of other models, and without text that a block
         contains."""
-        held = False
+        is_in_block = False
         for part in self.parts():
             if isinstance(part, Block):
                 if (part.dialect, part.model) != (dialect, model):
                     continue
-                held = part.holds_text
-            elif isinstance(part, str) and held:
-                held = False
+                is_in_block = part.holds_text
+            elif isinstance(part, str) and is_in_block:
+                is_in_block = False
                 continue
             yield part
 
@@ -179,7 +179,7 @@ def _optional_fields(message: Message) -> dict[str, Any]:
         ]
     if message.order:
         wire["order"] = message.order
-    if message.goes_on:
+    if message.asks_to_continue:
         wire["goesOn"] = True
     if message.workspace is not None:
         wire["workspace"] = message.workspace
@@ -204,8 +204,11 @@ def last_answer(thread: Sequence[bytes]) -> str:
             notes.append(message)
             continue
         # Without a note between them the model continued by itself, as after a pause.
-        goes_on = not (parts and notes) or any(note.goes_on or note.content == GO_ON for note in notes)  # older records
-        if message.role != "assistant" or message.tool_calls or not goes_on:
+        is_continued = not (parts and notes) or any(
+            note.asks_to_continue or note.content == CONTINUE_NOTE  # older records
+            for note in notes
+        )
+        if message.role != "assistant" or message.tool_calls or not is_continued:
             break
         parts.append(message.content)
         notes.clear()
@@ -436,8 +439,8 @@ def _load_tiktoken(name: str) -> Callable[[str], int]:
     import tiktoken
 
     with open(path, "rb") as handle:
-        is_whole = hashlib.file_digest(handle, "sha256").hexdigest() == file.sha256
-    if not is_whole:
+        is_intact = hashlib.file_digest(handle, "sha256").hexdigest() == file.sha256
+    if not is_intact:
         raise TokenizerUnavailable(
             f"the rank file {file.name} for {name} in {folder} is damaged; {advice(name, folder)}"
         )
@@ -448,9 +451,9 @@ def _load_tiktoken(name: str) -> Callable[[str], int]:
 def advice(encoding: str, folder: str) -> str:
     """Explain how to get the rank file of an encoding, which this program never downloads, in `folder` ("": one to
     choose): by tiktoken itself, or by hand for a machine without a network."""
-    file, there = _RANK_FILES[encoding], folder or "DIR"
+    file, directory = _RANK_FILES[encoding], folder or "DIR"
     command = f"python -c 'import tiktoken; tiktoken.get_encoding(\"{encoding}\")'"
-    path = os.path.join(there, file.name)
+    path = os.path.join(directory, file.name)
     by_hand = f"save {_RANK_FILES_AT}/{encoding}.tiktoken as {path} (SHA-256 {file.sha256})"
     keep = "" if folder else ", and keep TIKTOKEN_CACHE_DIR=DIR set"
-    return f"to have it, run once with TIKTOKEN_CACHE_DIR={there}: {command}, or {by_hand}{keep}"
+    return f"to have it, run once with TIKTOKEN_CACHE_DIR={directory}: {command}, or {by_hand}{keep}"

@@ -115,5 +115,5 @@ def _list_names(names: Sequence[str]) -> str:
         if left < 0:
             break
         shown.append(name)
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    omitted = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {omitted} more" if omitted else "")

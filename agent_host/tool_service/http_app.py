@@ -18,7 +18,7 @@ from agent_host.errors import ErrorCode
 from agent_host.tool_service.answers import IdempotencyScope
 from agent_host.tool_service.invocation import MAX_KEY_CHARS, InvocationRequest, tool_of
 from agent_host.tool_service.tenants import find_tenant
-from agent_host.tool_service.tool import HttpRefusal, database_is_away
+from agent_host.tool_service.tool import HttpRefusal, database_unreachable
 from agent_host.version import __version__
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class HttpApp:
                 task.add_done_callback(self._requests.discard)
             try:
                 if not self._answers.epoch:
-                    raise database_is_away()
+                    raise database_unreachable()
                 return await handler(request)
             except HttpRefusal as refusal:
                 return self._on_refusal(refusal)
@@ -177,8 +177,8 @@ class HttpApp:
 async def _read_body(request: HttpRequest, most: int) -> bytes:
     """Read the body. Raises HttpRefusal 413 for more than `most` bytes, before reading if Content-Length is given."""
     refusal = HttpRefusal(413, ErrorCode.INVALID_REQUEST, f"the request has more than {most:,} bytes")
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > most:
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > most:
         raise refusal
     body = bytearray()
     try:
@@ -320,7 +320,7 @@ def document() -> dict[str, Any]:
 
 
 def _operation(
-    name: str, summary: str, answers: Mapping[int, Any], refusals: tuple[int, ...] = (), **more: Any
+    name: str, summary: str, answers: Mapping[int, Any], refusals: tuple[int, ...] = (), **extra: Any
 ) -> dict[str, Any]:
     """Return an operation; without `refusals` it needs no token."""
     error = _json_content({"$ref": "#/components/schemas/Error"})
@@ -331,7 +331,7 @@ def _operation(
         headers = {**_EPOCH, **_RETRY_AFTER} if status in (429, 503) else _EPOCH
         responses[str(status)] = {"description": _REFUSALS[status], "headers": headers, "content": error}
     access: dict[str, Any] = {} if refusals else {"security": []}
-    return {"operationId": name, "summary": summary, "responses": responses, **access, **more}
+    return {"operationId": name, "summary": summary, "responses": responses, **access, **extra}
 
 
 def _json_content(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -187,7 +187,7 @@ class Invoker(NamedTuple):
 
     async def _run(self, tenant: ServedTenant, tool: TenantTool, call: Call, fingerprint: str) -> bytes:
         requested = self.watchers.requested(call, fingerprint, high_risk=tool.kind.high_risk)
-        began = time.perf_counter()
+        start = time.perf_counter()
         running = self.metrics.running.labels(tenant.name)
         running.inc()
         try:
@@ -195,7 +195,7 @@ class Invoker(NamedTuple):
         finally:
             running.dec()
         names = (tenant.name, call.tool_name)
-        self.metrics.seconds.labels(*names).observe(time.perf_counter() - began)
+        self.metrics.seconds.labels(*names).observe(time.perf_counter() - start)
         self.metrics.calls.labels(*names, result.status, "" if result.error is None else result.error[0]).inc()
         self.watchers.completed(call, requested, result, high_risk=tool.kind.high_risk)
         return result.body(call)
@@ -251,10 +251,10 @@ async def _store(tenant: ServedTenant, call: Call, output: Output) -> Invocation
     """Return the result of an output. Large text is stored, and the result's text names its URI. If storing fails, the
     result is a failure with as much of the text as fits."""
     limits, encoded = tenant.limits, output.text.encode("utf-8", "replace")
-    whole = len(encoded) <= limits.max_inline_bytes
-    text = output.text if whole else encoded[: limits.max_inline_bytes].decode("utf-8", "ignore")
+    is_inline = len(encoded) <= limits.max_inline_bytes
+    text = output.text if is_inline else encoded[: limits.max_inline_bytes].decode("utf-8", "ignore")
     artifacts = list(output.artifacts)
-    if not whole:
+    if not is_inline:
         name = f"{call.tool_name}-output.txt"
         artifacts.append(Artifact("tool_output", name, "text/plain; charset=utf-8", encoded))
     uris: list[str] = []
@@ -266,12 +266,12 @@ async def _store(tenant: ServedTenant, call: Call, output: Output) -> Invocation
         for artifact in artifacts:
             uris.append(await tenant.storage.store(call, artifact))  # noqa: PERF401  on failure, keeps those stored
     except ToolFault as fault:
-        cut = text if whole else f"{text}\n[cut: {len(encoded):,} bytes in all; the rest is lost]"
+        cut = text if is_inline else f"{text}\n[cut: {len(encoded):,} bytes in all; the rest is lost]"
         return InvocationResult("failed", cut, (fault.code, f"the tool has run, but {fault.message}"), tuple(uris))
     finally:
         for artifact in output.artifacts:
             artifact.close()
-    if not whole:
+    if not is_inline:
         text = f"{text}\n[cut: {len(encoded):,} bytes in all; the whole output is stored as {uris[-1]}]"
     return InvocationResult("succeeded", text, None, tuple(uris))
 

@@ -20,7 +20,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from agent_host.errors import UsageError
 from agent_host.ids import MACHINE
 from agent_host.tool_service.answers import KEPT_S, Known, Slot
-from agent_host.tool_service.tool import HttpRefusal, database_is_away
+from agent_host.tool_service.tool import HttpRefusal, database_unreachable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,7 +76,7 @@ _CLEAN: Final = (
 )
 
 
-_GONE: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+_CONNECTION_LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 """Errors of a lost connection."""
 
 
@@ -96,8 +96,8 @@ class PostgresAnswers:
         self._url = url
         self._kept_s = kept_s
         self._worker = 0
-        self._held: AsyncConnection[Any] | None = None
-        self._holding = asyncio.Lock()
+        self._lock_connection: AsyncConnection[Any] | None = None
+        self._connecting = asyncio.Lock()
         self._failures = 0
         self._cleaned_at = time.monotonic()
         self._trying: asyncio.Task[None] | None = None
@@ -135,15 +135,15 @@ class PostgresAnswers:
             wait_s = min(wait_s * 2, 5.0)
 
     async def _connect(self) -> None:
-        held = await self._live()
-        async with held.transaction():
+        connection = await self._live()
+        async with connection.transaction():
             # Two workers that start at the same time must not create a table twice.
-            await held.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
-            await held.execute(_TABLES)
-            await held.execute(
+            await connection.execute("SELECT pg_advisory_xact_lock(%s, 0)", (_LOCK_CLASS,))
+            await connection.execute(_TABLES)
+            await connection.execute(
                 "INSERT INTO agent_host_epoch (epoch) VALUES (%s) ON CONFLICT DO NOTHING", (MACHINE.new_id("epoch"),)
             )
-            row = await (await held.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
+            row = await (await connection.execute("SELECT epoch FROM agent_host_epoch")).fetchone()
         await self._pool.open()
         self.epoch = str(row[0]) if row else ""
 
@@ -170,14 +170,14 @@ class PostgresAnswers:
         is made only while the lock is held."""
         for _ in range(2):
             try:
-                held = await self._live()
-                return (await held.execute(_CLAIM, {**values, "worker": self._worker})).rowcount == 1
-            except _GONE:
+                connection = await self._live()
+                return (await connection.execute(_CLAIM, {**values, "worker": self._worker})).rowcount == 1
+            except _CONNECTION_LOST:
                 # If the claim was committed nevertheless, it has the number of a worker that is gone: it is lost, and
                 # nothing runs.
-                if self._held is not None:
-                    await self._held.close()
-        raise database_is_away()
+                if self._lock_connection is not None:
+                    await self._lock_connection.close()
+        raise database_unreachable()
 
     async def release(self, place: IdempotencyScope) -> None:
         """See MemoryAnswers."""
@@ -193,8 +193,8 @@ class PostgresAnswers:
                 await connection.execute(_ANSWER, {**self._values(place), "body": body})
                 await self._clean(connection)
         except HttpRefusal:
-            if self._held is not None:
-                await self._held.close()
+            if self._lock_connection is not None:
+                await self._lock_connection.close()
 
     async def find(self, place: IdempotencyScope) -> Known | None:
         """See MemoryAnswers."""
@@ -229,8 +229,8 @@ class PostgresAnswers:
         if self._trying is not None:
             self._trying.cancel()
             await asyncio.wait([self._trying])
-        if self._held is not None:
-            await self._held.close()
+        if self._lock_connection is not None:
+            await self._lock_connection.close()
         await self._pool.close()
 
     async def _live(self) -> AsyncConnection[Any]:
@@ -238,9 +238,9 @@ class PostgresAnswers:
         connection has lost the lock, and with it every running call; the next connection takes a new number. Callers
         that wait for an attempt to connect fail if it fails."""
         failures = self._failures
-        async with self._holding:
-            if self._held is not None and not self._held.closed:
-                return self._held
+        async with self._connecting:
+            if self._lock_connection is not None and not self._lock_connection.closed:
+                return self._lock_connection
             if failures < self._failures:
                 raise psycopg.OperationalError
             try:
@@ -254,7 +254,7 @@ class PostgresAnswers:
                 row = await cursor.fetchone()
                 if row and row[0]:
                     break
-            self._held, self._worker = connection, number
+            self._lock_connection, self._worker = connection, number
             return connection
 
     @contextlib.asynccontextmanager
@@ -262,8 +262,8 @@ class PostgresAnswers:
         try:
             async with self._pool.connection() as connection:
                 yield connection
-        except (*_GONE, PoolTimeout):
-            raise database_is_away() from None
+        except (*_CONNECTION_LOST, PoolTimeout):
+            raise database_unreachable() from None
 
     async def _clean(self, connection: AsyncConnection[Any]) -> None:
         if time.monotonic() - self._cleaned_at > 60.0:
@@ -318,9 +318,9 @@ class PostgresSlots:
                     return await self._take(await self._connect(), tenant, most)
                 except BaseException as error:  # it is unknown if the server has granted a lock
                     await self._drop()
-                    if not isinstance(error, _GONE):
+                    if not isinstance(error, _CONNECTION_LOST):
                         raise
-        raise database_is_away()
+        raise database_unreachable()
 
     async def give(self, slot: Slot) -> None:
         """See Slots."""

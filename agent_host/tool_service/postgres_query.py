@@ -237,19 +237,19 @@ async def _reset(connection: BoundedConnection) -> None:
 def _fault(error: psycopg.Error) -> ToolFault:
     """Return the fault for a database error. Errors without an SQLSTATE come from the connection; their text, which
     names the host, is not used."""
-    code, said = ErrorCode.TOOL_EXECUTION_FAILED, error.diag.message_primary
+    code, detail = ErrorCode.TOOL_EXECUTION_FAILED, error.diag.message_primary
     if isinstance(error, RowsTooLarge):
         message = "the database's answer is too large: a plan or an error contains a huge value"
     elif isinstance(error, psycopg.errors.QueryCanceled):
         code, message = ErrorCode.TOOL_EXECUTION_TIMEOUT, "the query was ended: it ran for too long"
     elif isinstance(error, psycopg.errors.InsufficientPrivilege):
-        code, message = ErrorCode.PERMISSION_DENIED, f"the database refuses this: {said}"
+        code, message = ErrorCode.PERMISSION_DENIED, f"the database refuses this: {detail}"
     elif isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-        code, message = ErrorCode.PERMISSION_DENIED, f"only queries that read are run: {said}"
+        code, message = ErrorCode.PERMISSION_DENIED, f"only queries that read are run: {detail}"
     elif error.sqlstate is None or error.sqlstate.startswith(("08", "28", "57P")):
         message = "the connection to the database failed"
     else:
-        message = f"the database reports: {said}"
+        message = f"the database reports: {detail}"
     return ToolFault(code, message)
 
 

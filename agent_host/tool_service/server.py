@@ -279,8 +279,8 @@ def _postgres() -> tuple[type[PostgresAnswers], type[PostgresSlots]]:
 def _check(options: ServiceOptions, environ: Mapping[str, str]) -> tuple[Configuration, bytes]:
     key = grant_key(environ)
     if key is None:
-        said = f"set {KEY_VARIABLE} to the key of capability grants, such as `openssl rand -hex 32` gives"
-        raise UsageError(f"{said}; hosts need the same")
+        advice = f"set {KEY_VARIABLE} to the key of capability grants, such as `openssl rand -hex 32` gives"
+        raise UsageError(f"{advice}; hosts need the same")
     return read_configuration(options.tenants, environ, all_tools()), key
 
 
@@ -435,7 +435,7 @@ class _BoundedConnection(HttpToolsProtocol):
         elif self._timer is not None:
             if self._is_busy():
                 self._stop_waiting()
-            elif self._has_begun():
+            elif self._has_open_request():
                 self._due += len(data) / _LEAST_BYTES_A_SECOND
 
     def on_message_begin(self) -> None:
@@ -469,9 +469,9 @@ class _BoundedConnection(HttpToolsProtocol):
         """True if a complete request has arrived and is not answered yet."""
         if self.flow.write_paused:
             return False
-        return bool(self.pipeline) or (self._has_begun() and not self.cycle.more_body)
+        return bool(self.pipeline) or (self._has_open_request() and not self.cycle.more_body)
 
-    def _has_begun(self) -> bool:
+    def _has_open_request(self) -> bool:
         """True if the newest request has arrived, at least in part, and is not answered yet."""
         return self.cycle is not None and not self.cycle.response_complete
 
@@ -505,7 +505,7 @@ class _BoundedConnection(HttpToolsProtocol):
         if unsent or self.transport.is_closing():
             self.abort()
             return
-        if self._in_head or self._has_begun():
+        if self._in_head or self._has_open_request():
             self.transport.write(_TOO_LATE)
         self._stop_waiting()
         self.transport.close()

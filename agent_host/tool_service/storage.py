@@ -126,8 +126,8 @@ class Bucket:
         """Upload `pieces` under `key`, in parts, and return the `s3://` URI. Raises ToolFault, and exceptions of
         `pieces`; the upload is then aborted."""
         name = self.settings.prefix + key
-        begun = await self.ask("create_multipart_upload", Key=name, ContentType=content_type)
-        upload_id = begun["UploadId"]
+        started = await self.ask("create_multipart_upload", Key=name, ContentType=content_type)
+        upload_id = started["UploadId"]
         try:
             parts: list[dict[str, Any]] = []
             while part := await asyncio.to_thread(_next_part, pieces):
@@ -200,9 +200,9 @@ def _client_of(settings: BucketSettings) -> Any:
 
 def _next_part(pieces: Iterator[bytes]) -> bytes:
     """Read at least PART_BYTES from `pieces`, or fewer at its end."""
-    held = bytearray()
+    buffer = bytearray()
     for piece in pieces:
-        held += piece
-        if len(held) >= PART_BYTES:
+        buffer += piece
+        if len(buffer) >= PART_BYTES:
             break
-    return bytes(held)
+    return bytes(buffer)

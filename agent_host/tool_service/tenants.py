@@ -27,7 +27,7 @@ from agent_host.tool_service.tool import (
 )
 from agent_host.tool_service.tools import VaultRead
 from config import json_text
-from config.shapes import OBJECT, TEXT, MapOf, Record, Text, list_problems, number, whole
+from config.shapes import OBJECT, TEXT, MapOf, Record, Text, integer, list_problems, number
 from tool_runtime.foreign_schema import foreign_judge
 
 if TYPE_CHECKING:
@@ -195,12 +195,12 @@ class Configuration(NamedTuple):
 _LIMITS = Record(
     {},
     {
-        "maxConcurrent": whole(1, 10_000),
-        "maxQueued": whole(0, 100_000),
-        "maxRequestBytes": whole(1024, 64 * 1024 * 1024),
+        "maxConcurrent": integer(1, 10_000),
+        "maxQueued": integer(0, 100_000),
+        "maxRequestBytes": integer(1024, 64 * 1024 * 1024),
         "timeoutS": number(0.1, 3600),
-        "maxInlineBytes": whole(1000, 10_000_000),
-        "maxStoredBytes": whole(0),
+        "maxInlineBytes": integer(1000, 10_000_000),
+        "maxStoredBytes": integer(0),
     },
     closed=True,
 )

@@ -156,7 +156,7 @@ class HttpRefusal(Exception):
         self.retry_after_s = retry_after_s
 
 
-def database_is_away() -> HttpRefusal:
+def database_unreachable() -> HttpRefusal:
     """Return the refusal of a call that must not run while the database is unreachable."""
     return HttpRefusal(503, ErrorCode.INTERNAL_ERROR, "the database of answers cannot be reached", retry_after_s=5)
 
@@ -224,8 +224,8 @@ class Table:
 def replace_secrets(value: Any, secrets: Mapping[str, str]) -> Any:
     """Return `value` with each secret replaced in every text."""
     if isinstance(value, str):
-        for secret, said in secrets.items():
-            value = value.replace(secret, said)
+        for secret, replacement in secrets.items():
+            value = value.replace(secret, replacement)
         return value
     if isinstance(value, list):
         return [replace_secrets(item, secrets) for item in value]

@@ -28,7 +28,7 @@ from agent_host.services.workspace import StoredFile
 from agent_host.tool_service.storage import BUCKET_SHAPE, Bucket
 from agent_host.tool_service.tool import BucketSettings, Caps, Output, Table, ToolFault, as_fields, replace_secrets
 from config import json_text
-from config.shapes import TEXT, AnyOf, ListOf, MapOf, Record, Text, number, whole
+from config.shapes import TEXT, AnyOf, ListOf, MapOf, Record, Text, integer, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from agent_host.tool_service.tool import Call, TenantServices
 
 
-def _object(properties: dict[str, Any], *required: str, **more: Any) -> dict[str, Any]:
+def _object(properties: dict[str, Any], *required: str, **extra: Any) -> dict[str, Any]:
     """Return the JSON schema of an object with these properties and no others."""
     head = {"type": "object", "properties": properties, "required": list(required)}
-    return {**head, **more, "additionalProperties": False}
+    return {**head, **extra, "additionalProperties": False}
 
 
 _SCALAR: Final = {"type": ["string", "number", "boolean", "null"]}
@@ -67,9 +67,9 @@ _CONNECTION: Final = Record(
         "password": _TEXT_OR_SECRET,
         "functions": ListOf(Text(1, 63)),
         "secrets": ListOf(Text(1, 512)),
-        "maxRows": whole(1, 100_000),
-        "maxBytes": whole(1024, 64 * 1024 * 1024),
-        "maxFieldChars": whole(64, 1_000_000),
+        "maxRows": integer(1, 100_000),
+        "maxBytes": integer(1024, 64 * 1024 * 1024),
+        "maxFieldChars": integer(64, 1_000_000),
         "timeoutS": number(0.1, 600),
     },
     closed=True,
@@ -276,7 +276,7 @@ class ObjectRead(ShippedTool):
         "objects and other content are stored as artifacts."
     )
     input_schema: ClassVar = _OBJECTS_SCHEMA
-    shape: ClassVar = Record({"stores": MapOf(BUCKET_SHAPE)}, {"maxObjectBytes": whole(1)}, closed=True)
+    shape: ClassVar = Record({"stores": MapOf(BUCKET_SHAPE)}, {"maxObjectBytes": integer(1)}, closed=True)
     high_risk: ClassVar = False
 
     def __init__(self, configuration: Mapping[str, Any], services: TenantServices) -> None:  # noqa: ARG002  ShippedTool's
@@ -317,8 +317,8 @@ class ObjectRead(ShippedTool):
         if isinstance(content, bytes):
             with contextlib.suppress(UnicodeDecodeError):
                 return Output(content.decode())
-        said = f"{name}: {size:,} bytes, {kind}; stored as an artifact"
-        return Output(said, (Artifact("tool_output", name, kind, content),))
+        text = f"{name}: {size:,} bytes, {kind}; stored as an artifact"
+        return Output(text, (Artifact("tool_output", name, kind, content),))
 
 
 async def _list(store: Bucket, beginning: str) -> Output:

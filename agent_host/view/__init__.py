@@ -193,7 +193,7 @@ class Budget:
         self._left -= _bytes(shown.html) + _bytes(shown.tail)
         return shown
 
-    def whole(self, text: str, ends: Shown, coloured: Mapping[str, str] | None = None) -> Shown:
+    def whole_or_ends(self, text: str, ends: Shown, coloured: Mapping[str, str] | None = None) -> Shown:
         """The whole text with colours if there is room, else its `ends`."""
         if not self._full and ends.cut_from > MOST_OF_ONE:
             return ends
@@ -204,7 +204,7 @@ class Budget:
 
     def fit(self, text: str) -> Shown:
         """The whole text if there is room, else its ends."""
-        return self.whole(text, self.ends(text))
+        return self.whole_or_ends(text, self.ends(text))
 
     def diff(self, rows: list[DiffRow]) -> list[DiffRow] | None:
         """The rows of a diff, None if there is no room for them."""

@@ -176,16 +176,16 @@ class View:
         self._streams += 1
         try:
             sent: dict[str, str] = {}
-            told = pause = 0.0
+            last_sent = pause = 0.0
             while True:
                 if body is None and (now := await run_in_threadpool(look)) != seen:
-                    began = time.monotonic()
+                    started = time.monotonic()
                     with contextlib.suppress(AgentHostError, OSError):  # a session ends; the next check retries
                         body, seen = await run_in_threadpool(read), now
-                    pause = time.monotonic() - began
+                    pause = time.monotonic() - started
                 change, body = {} if body is None else _changed(body, sent), None
-                if change or time.monotonic() - told > _ALIVE_S:
-                    told = time.monotonic()
+                if change or time.monotonic() - last_sent > _ALIVE_S:
+                    last_sent = time.monotonic()
                     yield json_text.dumps(change) + b"\n"
                 await asyncio.sleep(max(every_s, pause))  # avoids reading a long session all the time
         finally:
@@ -217,13 +217,13 @@ def _changed(body: Mapping[str, Any], sent: dict[str, str]) -> dict[str, Any]:
     parts = {name: html for name, html in body["parts"].items() if sent.get(name) != html}
     steps = [[name, html] for name, html in body.get("steps", ()) if sent.get(name) != html]
     names = {name for name, _ in body.get("steps", ())}
-    gone = [name for name in sent if name not in names and name not in body["parts"]]
-    for name in gone:
+    removed = [name for name in sent if name not in names and name not in body["parts"]]
+    for name in removed:
         del sent[name]
     sent.update(parts)
     sent.update((name, html) for name, html in steps)
-    if parts or steps or gone:
-        found = {"title": body["title"], "parts": parts, "steps": steps, "gone": gone}
+    if parts or steps or removed:
+        found = {"title": body["title"], "parts": parts, "steps": steps, "gone": removed}
     return found
 
 

@@ -151,7 +151,9 @@ class _Texts:
         ]
         found.sort(key=lambda row: 0 if row[0]["itemId"] in bad else 1 if row[0]["itemId"] in ends else 2)
         self._shown = {
-            (item["itemId"], name): budget.whole(text, short, item.get("coloured") if name == "output" else None)
+            (item["itemId"], name): budget.whole_or_ends(
+                text, short, item.get("coloured") if name == "output" else None
+            )
             for item, name, text, short in found
         }
         self.is_cut = any(shown.cut_from for shown in self._shown.values())
@@ -291,14 +293,14 @@ _FACES: Final[Mapping[str, str]] = {
 
 
 def _approval_words(item: Item) -> str:
-    said = item.get("approval")
-    if said is None:
+    approval = item.get("approval")
+    if approval is None:
         return ""
-    by = _FACES.get(str(said.get("answeredBy")), "without a person")
-    wait = f" after {duration_text(said['waitedMs'] / 1000)}" if said.get("waitedMs") else ""
-    scope = f" ({said.get('scope', 'once')})" if said["decision"] == "approved" else ""
-    reason = one_line(str(said.get("reason", "")))
-    return escape(f"{said['decision']}{scope} {by}{wait}: {reason}", keep="").rstrip(": ")
+    by = _FACES.get(str(approval.get("answeredBy")), "without a person")
+    wait = f" after {duration_text(approval['waitedMs'] / 1000)}" if approval.get("waitedMs") else ""
+    scope = f" ({approval.get('scope', 'once')})" if approval["decision"] == "approved" else ""
+    reason = one_line(str(approval.get("reason", "")))
+    return escape(f"{approval['decision']}{scope} {by}{wait}: {reason}", keep="").rstrip(": ")
 
 
 def _group_steps(
@@ -379,9 +381,9 @@ def _tiles(transcript: Transcript, files: Sequence[Mapping[str, Any]]) -> list[t
         cost = usage.get("cost")
         tiles.append(("Cost", "–" if cost is None else f"{cost:.4g} {usage.get('costCurrency', '')}",
                       "no price is known for the model" if cost is None else ""))  # fmt: skip
-    added, gone = (sum(one[name] for one in files) for name in ("additions", "deletions"))
+    added, deleted = (sum(one[name] for one in files) for name in ("additions", "deletions"))
     if files:
-        tiles.append(("Files", f"{len(files):,}", f"+{added:,} −{gone:,} lines"))
+        tiles.append(("Files", f"{len(files):,}", f"+{added:,} −{deleted:,} lines"))
     return tiles
 
 
@@ -414,14 +416,14 @@ def _question(
     details = budget.fit(_arguments_text(asked.get("details", {})))
     command = shlex.quote(approval_id)
     # A person must see all of a question to answer it, so there are no buttons if something is cut.
-    whole = not details.cut_from and not any(mark in str(details.html) for mark in ("[… ", "…"))
+    is_complete = not details.cut_from and not any(mark in str(details.html) for mark in ("[… ", "…"))
     return Notice(
         f"{one_line(str(asked.get('title', 'A question')))} ({asked.get('riskLevel', 'no')} risk)",
         one_line(str(asked.get("actionSummary", ""))),
         () if is_form else (f"agent-host approve {command}{option}", f"agent-host deny {command}{option}"),
         links.get(str(asked.get("toolCallId")), ""),
         approval_id,
-        can_approve and whole and not is_form,
+        can_approve and is_complete and not is_form,
         details,
     )
 
@@ -453,9 +455,9 @@ def _denials(
         entry = None if command else lacking.entry(item)
         if entry is not None:
             command = f"agent-host policy rejudge {row.session_id} --policy ./own.json{option}"
-        said = "" if entry is None else one_line(json.dumps(entry, ensure_ascii=False), _SUMMARY_BYTES)
+        entry_text = "" if entry is None else one_line(json.dumps(entry, ensure_ascii=False), _SUMMARY_BYTES)
         why = one_line(str(item.get("message") or item.get("rule", "")))
-        denials.append((one_line(item["toolName"]), _action_of(item), why, command, said, links[item["itemId"]]))
+        denials.append((one_line(item["toolName"]), _action_of(item), why, command, entry_text, links[item["itemId"]]))
     return denials
 
 

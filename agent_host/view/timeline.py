@@ -69,12 +69,12 @@ def duration_text(spent_s: float) -> str:
         return f"{spent_s * 1000:.0f} ms"
     if spent_s < 60:
         return f"{spent_s:.1f} s"
-    whole = int(spent_s)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+    total_s = int(spent_s)
+    if total_s < 3600:
+        return f"{total_s // 60} min {total_s % 60:02} s"
+    if total_s < 86_400:
+        return f"{total_s // 3600} h {total_s % 3600 // 60:02} min"
+    return f"{total_s // 86_400} d {total_s % 86_400 // 3600} h"
 
 
 def draw(waits: Sequence[Wait], items: Sequence[Item], links: Mapping[str, str]) -> Timeline | None:
@@ -102,9 +102,9 @@ def draw(waits: Sequence[Wait], items: Sequence[Item], links: Mapping[str, str])
         for item in items
         if item["kind"] == "mark" and item["itemId"] in links and item["mark"] in MARKED
     ]
-    away = [(start, end) for start, end, wait in spans if wait.on == "process"]
+    no_process = [(start, end) for start, end, wait in spans if wait.on == "process"]
     gaps = []
-    for kind, start, end in [*(("idle", *gap) for gap in scale.gaps), *(("away", *gap) for gap in away)]:
+    for kind, start, end in [*(("idle", *gap) for gap in scale.gaps), *(("away", *gap) for gap in no_process)]:
         x, label = scale.x(start), duration_text(end - start)
         gaps.append({"x": x, "width": max(scale.x(end) - x, 1), "kind": kind, "label": label})
     stalls = sorted((bar for bar in bars if bar.is_stall), key=lambda bar: -bar.width)[:8]
@@ -251,9 +251,9 @@ def tokens_chart(steps: Sequence[Mapping[str, Any]]) -> Chart | None:
             if height >= 0.1:
                 bars.append((round(place * width, 1), round(y, 1), round(width * 0.86, 1), round(height, 1), kind))
     total = [sum(column) for column in zip(*rows, strict=True)]
-    said = ", ".join(f"{value:,} {name}" for (_, name), value in zip(_KINDS, total, strict=True))
+    totals = ", ".join(f"{value:,} {name}" for (_, name), value in zip(_KINDS, total, strict=True))
     each = "" if size == 1 else f" (means of {size} steps)"
-    caption = f"{said}, over {count_noun(len(rows), 'step')}{each}"
+    caption = f"{totals}, over {count_noun(len(rows), 'step')}{each}"
     return Chart("Tokens of each step", f"{top:,.0f}", bars, "", list(_KINDS), caption)
 
 

@@ -35,7 +35,7 @@ NAME_BYTES: Final = tuple(_HASH_NAMES)
 _BLOB, _OFFSET_DELTA, _NAMED_DELTA = 3, 6, 7
 
 
-class NotHere(Exception):
+class ObjectUnavailable(Exception):
     """The object cannot be read: damaged, too large, of an unsupported kind, or missing."""
 
 
@@ -50,7 +50,7 @@ class Objects:
     def blob(self, name: bytes) -> bytes | None:
         """Return the content of the blob with this name; None if it cannot be read."""
         self._deltas_left, self._room = _MAX_DELTAS, _MAX_CHAIN_BYTES
-        with contextlib.suppress(NotHere, OSError, zlib.error, IndexError):
+        with contextlib.suppress(ObjectUnavailable, OSError, zlib.error, IndexError):
             content = self._content(name)
             if blob_name(content, len(name)) == name:
                 return content
@@ -72,7 +72,7 @@ class Objects:
             at = pack.find(name)
             if at is not None:
                 return self._read_packed(pack, at, len(name))
-        raise NotHere
+        raise ObjectUnavailable
 
     def _read_packed(self, pack: _Pack, at: int, name_bytes: int) -> bytes:
         """Read the blob at an offset of a pack: its base with its deltas applied."""
@@ -81,7 +81,7 @@ class Objects:
             kind, base, content = pack.entry(at, name_bytes)
             self._room -= len(content)
             if self._room < 0 or self._deltas_left == 0:
-                raise NotHere
+                raise ObjectUnavailable
             if kind == _BLOB:
                 break
             self._deltas_left -= 1
@@ -101,7 +101,7 @@ class Objects:
             names = [name for name in names if name.endswith(".idx")]
             self._packs = []
             for name in names[:_MAX_PACKS]:
-                with contextlib.suppress(NotHere, OSError):
+                with contextlib.suppress(ObjectUnavailable, OSError):
                     self._packs.append(_Pack(os.path.join(folder, name)))
         return self._packs
 
@@ -127,40 +127,41 @@ def is_real_folder(path: str) -> bool:
 
 
 def apply_delta(base: bytes, delta: bytes) -> bytes:
-    """Apply a delta of a pack to `base`. Raises IndexError, NotHere for a delta that is invalid or whose result is too
-    large."""
+    """Apply a delta of a pack to `base`. Raises IndexError, ObjectUnavailable for a delta that is invalid or whose
+    result is too large."""
     length, at = _size(delta, 0)
     wanted, at = _size(delta, at)
     if length != len(base) or wanted > MAX_BLOB_BYTES:
-        raise NotHere
+        raise ObjectUnavailable
     parts: list[bytes] = []
     made = 0
     while at < len(delta):
-        said = delta[at]
+        opcode = delta[at]
         at += 1
-        if said & 0x80:
+        if opcode & 0x80:
             numbers = [0, 0]
             for bit in range(7):
-                if said & 1 << bit:
+                if opcode & 1 << bit:
                     numbers[bit // 4] |= delta[at] << bit % 4 * 8
                     at += 1
             start, count = numbers[0], numbers[1] or 0x10000
             part = base[start : start + count]
         else:
-            count = said
+            count = opcode
             part = delta[at : at + count]
             at += count
         made += count
         if not count or len(part) != count or made > wanted:
-            raise NotHere
+            raise ObjectUnavailable
         parts.append(part)
     if made != wanted:
-        raise NotHere
+        raise ObjectUnavailable
     return b"".join(parts)
 
 
 class _Pack:
-    """One pack, opened with its index, of which each search reads only a few entries. Raises NotHere, OSError."""
+    """One pack, opened with its index, of which each search reads only a few entries. Raises ObjectUnavailable,
+    OSError."""
 
     def __init__(self, index_path: str) -> None:
         self._pack_path = index_path.removesuffix(".idx") + ".pack"
@@ -169,7 +170,7 @@ class _Pack:
         self._fanout = self._read_index(_FANOUT_AT, 1024)
         if self._read_index(0, len(_INDEX_HEAD)) != _INDEX_HEAD:
             self.close()
-            raise NotHere
+            raise ObjectUnavailable
         self._count = self._up_to(255)
 
     def close(self) -> None:
@@ -190,10 +191,10 @@ class _Pack:
         low, high = self._up_to(name[0] - 1), self._up_to(name[0])
         while low < high:
             middle = (low + high) // 2
-            there = self._read_index(_NAMES_AT + middle * len(name), len(name))
-            if there == name:
+            candidate = self._read_index(_NAMES_AT + middle * len(name), len(name))
+            if candidate == name:
                 return self._offset(middle, len(name))
-            if there < name:
+            if candidate < name:
                 low = middle + 1
             else:
                 high = middle
@@ -212,26 +213,26 @@ class _Pack:
         if self._pack is None:
             self._pack = _open(self._pack_path)
         if at >= _BEYOND:
-            raise NotHere
+            raise ObjectUnavailable
         self._pack.seek(at)
         head = self._pack.read(64)
         kind, size, place = head[0] >> 4 & 7, head[0] & 15, 1
         if head[0] & 0x80:
-            more, place = _size(head, 1)
-            size |= more << 4
+            upper_bits, place = _size(head, 1)
+            size |= upper_bits << 4
         base: int | bytes = 0
         if kind == _OFFSET_DELTA:
             back, place = _offset(head, place)
             if not 0 < back < at:
-                raise NotHere
+                raise ObjectUnavailable
             base = at - back
         elif kind == _NAMED_DELTA:
             base = head[place : place + name_bytes]
             place += name_bytes
         elif kind != _BLOB:
-            raise NotHere
+            raise ObjectUnavailable
         if size > MAX_BLOB_BYTES:
-            raise NotHere
+            raise ObjectUnavailable
         self._pack.seek(at + place)
         return kind, base, _inflate(self._pack, size)
 
@@ -246,7 +247,7 @@ def _size(data: bytes, at: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value, at
         if shift > 63:
-            raise NotHere
+            raise ObjectUnavailable
 
 
 def _offset(data: bytes, at: int) -> tuple[int, int]:
@@ -269,7 +270,7 @@ def _loose(file: BinaryIO) -> bytes:
     data = _inflate(file, None)
     head, _, content = data.partition(b"\0")
     if head != b"blob %d" % len(content):
-        raise NotHere
+        raise ObjectUnavailable
     return content
 
 
@@ -284,10 +285,10 @@ def _inflate(file: BinaryIO, size: int | None) -> bytes:
         part = inflate.decompress(packed, limit - made + 1)
         made += len(part)
         if made > limit or not (packed or part):
-            raise NotHere
+            raise ObjectUnavailable
         parts.append(part)
     if size is not None and made != size:
-        raise NotHere
+        raise ObjectUnavailable
     return b"".join(parts)
 
 
@@ -307,7 +308,7 @@ _ENTRIES: Final = {size: struct.Struct(f">8xLL4xLL8xL{size}sH") for size in NAME
 _EXTENDED, _STAGE, _NAME_BYTES = 0x4000, 0x3000, 0x0FFF
 _SKIP_WORKTREE, _INTENT_TO_ADD = 0x4000, 0x2000
 _REGULAR, _SYMLINK = 0o100000, 0o120000
-_ODD = frozenset(("", ".", "..", ".git"))
+_INVALID_PARTS = frozenset(("", ".", "..", ".git"))
 
 
 class Unreadable(ValueError):
@@ -365,9 +366,9 @@ def _read_entries(
         begin = at
         seconds, nanoseconds, inode, mode, size, blob, flags = entry.unpack_from(data, at)
         at += entry.size
-        more = 0
+        extended_flags = 0
         if flags & _EXTENDED:
-            more = data[at] << 8 | data[at + 1]
+            extended_flags = data[at] << 8 | data[at + 1]
             at += 2
         if version == 4:
             strip, at = _offset(data, at)
@@ -384,7 +385,8 @@ def _read_entries(
         room -= len(name)
         if at > end or room < 0:  # names share prefixes, so a short file can contain very long ones
             raise Unreadable("it ends in an entry" if at > end else "its names are too long")
-        if flags & _STAGE or more & (_SKIP_WORKTREE | _INTENT_TO_ADD) or mode & 0o170000 not in (_REGULAR, _SYMLINK):
+        is_skipped = flags & _STAGE or extended_flags & (_SKIP_WORKTREE | _INTENT_TO_ADD)
+        if is_skipped or mode & 0o170000 not in (_REGULAR, _SYMLINK):
             continue
         path = _path(name)
         if path is not None:
@@ -407,7 +409,7 @@ def _path(name: bytes) -> str | None:
         return None
     if os.sep == "\\" and ("\\" in path or ":" in path):  # there it would be another path
         return None
-    if "\0" in path or path.count("/") > _MAX_DEPTH or not _ODD.isdisjoint(path.lower().split("/")):
+    if "\0" in path or path.count("/") > _MAX_DEPTH or not _INVALID_PARTS.isdisjoint(path.lower().split("/")):
         return None
     return path
 

@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from agent_host.ids import OWN_PREFIX, is_own_name
-from agent_host.safe_open import SAYS_PATHS, open_there
+from agent_host.safe_open import REPORTS_PATHS, open_exact
 from agent_host.workspace_changes import (
     MAX_BLOB_BYTES,
     Index,
@@ -66,9 +66,9 @@ class WatchWindow:
     """The state of the workspace before one command."""
 
     def __init__(
-        self, began_ns: int, found: Look, ignored: PlainIgnores, index: Index, objects: str | None, problems: list[str]
+        self, start_ns: int, found: Look, ignored: PlainIgnores, index: Index, objects: str | None, problems: list[str]
     ) -> None:
-        self.began_ns = began_ns
+        self.start_ns = start_ns
         self.found = found
         self.ignored = ignored
         self.index = index
@@ -78,16 +78,17 @@ class WatchWindow:
         """Files whose content was compared and equals the index's, although it may have changed undetected or was
         rewritten."""
 
-    def saw(self, path: str) -> bool:
+    def covers(self, path: str) -> bool:
         """True if it is known that the file existed or did not exist."""
-        return path in self.found.files or path in self.index.files or (self.found.whole and not self.found.unread)
+        found = self.found
+        return path in found.files or path in self.index.files or (found.is_complete and not found.unread)
 
     def blob_of(self, path: str) -> bytes | None:
         """Return the name of the blob that was the file's content, if the index has it."""
-        tracked, there = self.index.files.get(path), self.found.files.get(path)
-        if tracked is None or there is None:
+        tracked, stamp = self.index.files.get(path), self.found.files.get(path)
+        if tracked is None or stamp is None:
             return None
-        is_clean = path not in self.index.doubtful and _lies_as(tracked, there)
+        is_clean = path not in self.index.doubtful and _matches_index(tracked, stamp)
         return tracked.blob if is_clean or path in self.same_as_index else None
 
 
@@ -108,12 +109,12 @@ class Watch:
     def begin(self) -> WatchWindow:
         """Examine the files before a command. Call `end` or `give_up` afterwards."""
         problems: list[str] = []
-        began_ns = time.time_ns() - _CLOCK_STEP_NS
+        start_ns = time.time_ns() - _CLOCK_STEP_NS
         repository, index = self._index(problems)
         ignored = read_ignored(self._workspace)
         found = look(self._workspace, ignored, index.files, self._excluded)
         objects = None if repository is None else repository.objects
-        window = WatchWindow(began_ns, found, ignored, index, objects, problems)
+        window = WatchWindow(start_ns, found, ignored, index, objects, problems)
         window.same_as_index = frozenset(self._same_as_index(window))
         with self._guard:
             self._open.append(window)
@@ -152,18 +153,18 @@ class Watch:
         room = _MAX_HASHED_BYTES
         same: list[str] = []
         for path in sorted(window.index.doubtful | self._touched):
-            tracked, there = window.index.files.get(path), window.found.files.get(path)
-            if tracked is None or there is None or not stat.S_ISREG(there.mode):
+            tracked, stamp = window.index.files.get(path), window.found.files.get(path)
+            if tracked is None or stamp is None or not stat.S_ISREG(stamp.mode):
                 continue
-            if path not in self._touched and not _lies_as(tracked, there):
+            if path not in self._touched and not _matches_index(tracked, stamp):
                 continue
-            if self._read.get(path) != (there, tracked.blob):
-                room -= there.size
+            if self._read.get(path) != (stamp, tracked.blob):
+                room -= stamp.size
                 if room < 0:
                     break
-                if not _holds(os.path.join(self._workspace, path), there.size, tracked.blob):
+                if not _has_content(os.path.join(self._workspace, path), stamp.size, tracked.blob):
                     continue
-                self._read[path] = there, tracked.blob
+                self._read[path] = stamp, tracked.blob
             same.append(path)
         return same
 
@@ -171,13 +172,13 @@ class Watch:
         problems = list(window.problems)
         after = look(self._workspace, window.ignored, window.index.files, self._excluded)
         changed = sorted(self._compare(window, after))
-        if not (window.found.whole and after.whole):
+        if not (window.found.is_complete and after.is_complete):
             problems.append(f"the workspace has more than {MAX_ENTRIES} files and folders: not all were looked at")
         if after.unread:
             problems.append(f"{after.unread} folder(s) could not be read")
         files: dict[str, bytes | str | None] = {}
         modes: dict[str, str] = {}
-        left_out = odd = 0
+        left_out = not_utf8 = 0
         folders: dict[str, bool] = {"": True}
         with contextlib.closing(_Contents()) as contents:
             for path in changed:
@@ -192,7 +193,7 @@ class Watch:
                 if path in after.files and not is_below_folders(self._workspace, path, folders):
                     continue
                 if not _is_text(path):
-                    odd += 1
+                    not_utf8 += 1
                 elif len(files) >= MAX_CHANGES:
                     left_out += 1
                 else:
@@ -201,20 +202,20 @@ class Watch:
                         modes[real] = mode
         if left_out:
             problems.append(f"{left_out} more file(s) changed")
-        if odd:
-            problems.append(f"{odd} file(s) changed whose names are not UTF-8")
+        if not_utf8:
+            problems.append(f"{not_utf8} file(s) changed whose names are not UTF-8")
         return Changes(files, "; ".join(problems) or None, modes)
 
     def _compare(self, window: WatchWindow, after: Look) -> list[str]:
         """Return the paths of files that are new, gone or changed."""
         before = window.found.files
         changed: list[str] = []
-        for path, there in after.files.items():
+        for path, now in after.files.items():
             then = before.get(path)
             if then is None:
-                if window.saw(path) or max(there.written_ns, there.changed_ns) >= window.began_ns:
+                if window.covers(path) or max(now.written_ns, now.changed_ns) >= window.start_ns:
                     changed.append(path)
-            elif then != there and (not _only_mode(then, there) or _other_mode(then, there) is not None):
+            elif then != now and (not _only_mode(then, now) or _other_mode(then, now) is not None):
                 changed.append(path)
         # A missing file may be in a place that the walk did not reach this time.
         for path in before.keys() - after.files.keys():
@@ -227,7 +228,7 @@ class Watch:
         """Return the earliest open window that knows if the file existed; else `window`."""
         with self._guard:
             others = list(self._open)
-        return next((one for one in others if one is window or one.saw(path)), window)
+        return next((one for one in others if one is window or one.covers(path)), window)
 
 
 class _Contents:
@@ -251,14 +252,14 @@ class _Contents:
         if then.size != now.size or now.size > self._compared_bytes:
             return False
         self._compared_bytes -= now.size
-        return _holds(real, now.size, blob)
+        return _has_content(real, now.size, blob)
 
     def content_before(self, first: WatchWindow, path: str, real: str, now: Stamp | None) -> bytes | str | None:
         """Return the content of the file at the real path `real` when the window `first` began, in the form of
         `Changes.files`."""
         then = first.found.files.get(path)
         if then is None:
-            return None if first.saw(path) else OVERWRITTEN
+            return None if first.covers(path) else OVERWRITTEN
         if not self._left or then.size > min(self._left_bytes, MAX_BLOB_BYTES):
             return OVERWRITTEN
         blob = first.blob_of(path)
@@ -275,29 +276,29 @@ class _Contents:
         return content
 
 
-def _lies_as(tracked: Tracked, there: Stamp) -> bool:
+def _matches_index(tracked: Tracked, stamp: Stamp) -> bool:
     """True if the file's stamp matches the index; a writer that does not know some fields leaves them zero."""
-    seconds, nanoseconds = divmod(there.written_ns, 1_000_000_000)
+    seconds, nanoseconds = divmod(stamp.written_ns, 1_000_000_000)
     return (
         tracked.seconds == seconds & 0xFFFFFFFF
         and tracked.nanoseconds in (0, nanoseconds)
-        and tracked.size == there.size & 0xFFFFFFFF
-        and (tracked.inode == there.inode & 0xFFFFFFFF or 0 in (tracked.inode, there.inode))
-        and stat.S_IFMT(tracked.mode) == stat.S_IFMT(there.mode)
+        and tracked.size == stamp.size & 0xFFFFFFFF
+        and (tracked.inode == stamp.inode & 0xFFFFFFFF or 0 in (tracked.inode, stamp.inode))
+        and stat.S_IFMT(tracked.mode) == stat.S_IFMT(stamp.mode)
     )
 
 
-def _only_mode(then: Stamp, there: Stamp) -> bool:
-    return then.mode != there.mode and then[:3] == there[:3] and stat.S_IFMT(then.mode) == stat.S_IFMT(there.mode)
+def _only_mode(then: Stamp, now: Stamp) -> bool:
+    return then.mode != now.mode and then[:3] == now[:3] and stat.S_IFMT(then.mode) == stat.S_IFMT(now.mode)
 
 
-def _other_mode(then: Stamp | None, there: Stamp | None) -> str | None:
+def _other_mode(then: Stamp | None, now: Stamp | None) -> str | None:
     """Return the previous mode of a file, as git has it, if it has changed, if the file is gone and was not plain, or
     if it was a link."""
     if then is None:
         return None
     before = git_mode(then.mode)
-    is_same = before == (PLAIN_FILE if there is None else git_mode(there.mode))
+    is_same = before == (PLAIN_FILE if now is None else git_mode(now.mode))
     return None if is_same and before != LINK else before
 
 
@@ -308,7 +309,7 @@ def _content_of(path: str, size: int) -> bytes | None:
         return None
 
 
-def _holds(path: str, size: int, blob: bytes) -> bool:
+def _has_content(path: str, size: int, blob: bytes) -> bool:
     """True if the file has this size and git's name for its content is `blob`; False if it cannot be read."""
     content = _content_of(path, size)
     return content is not None and len(content) == size and blob_name(content, len(blob)) == blob
@@ -352,11 +353,11 @@ class Stamp(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The files of a workspace by their relative paths, with slashes. `whole`: the walk did not reach its limit.
+    """The files of a workspace by their relative paths, with slashes. `is_complete`: the walk did not reach its limit.
     `unread` is the number of folders that could not be read."""
 
     files: dict[str, Stamp]
-    whole: bool
+    is_complete: bool
     unread: int
 
 
@@ -404,14 +405,14 @@ def look(workspace: str, ignored: PlainIgnores, tracked: Iterable[str], excluded
     """Return the files below the real path `workspace`, walked breadth first, and all `tracked` files even if they are
     in skipped folders. Links are not followed, and folders in `excluded` (real paths) are not walked."""
     files: dict[str, Stamp] = {}
-    whole, unread = _walk(workspace, ignored, excluded, files)
+    is_complete, unread = _walk(workspace, ignored, excluded, files)
     real: dict[str, bool] = {"": True}
     for path in tracked:
         if path not in files and is_below_folders(workspace, path, real):
             found = stamp_at(workspace, path)
             if found is not None:
                 files[path] = found
-    return Look(files, whole, unread)
+    return Look(files, is_complete, unread)
 
 
 def stamp_at(workspace: str, path: str) -> Stamp | None:
@@ -449,8 +450,8 @@ def _walk(
     while folders:
         prefix, folder = folders.popleft()
         skipped = left_out if prefix else left_out | ignored.at_top
-        opened = open_there(folder, _DIRECTORY) if SAYS_PATHS else None
-        if opened is None and SAYS_PATHS:
+        opened = open_exact(folder, _DIRECTORY) if REPORTS_PATHS else None
+        if opened is None and REPORTS_PATHS:
             unread += 1
             continue
         try:

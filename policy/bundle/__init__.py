@@ -168,7 +168,7 @@ class PolicyBundle(_Content):
     """Real paths of path-list entries that are links or below links: a fact, see `set_real_places`."""
     by_groups: frozenset[str] = frozenset()
     """Blocked paths that a group names (`@steering`), and that no entry of a list spells out."""
-    held: bool = False
+    sandboxed: bool = False
     """True if a sandbox enforces the bundle's rules for files on commands."""
     lines_ask: bool = True
     """True if a command needs the approvals that File.* wants for the files that its line names."""
@@ -181,7 +181,7 @@ class PolicyBundle(_Content):
         """This bundle with another one's data that is not in its JSON, except for these `facts`."""
         bundle = self._replace()
         bundle.real_places, bundle.by_groups = like.real_places, like.by_groups
-        bundle.held, bundle.lines_ask = like.held, like.lines_ask
+        bundle.sandboxed, bundle.lines_ask = like.sandboxed, like.lines_ask
         vars(bundle).update(facts)
         return bundle
 
@@ -294,8 +294,8 @@ def policy_hash(bundle: PolicyBundle) -> str:
     """SHA-256, in hex, of the bundle's rules; its session, user and expiry do not count."""
 
     def digest() -> str:
-        said = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
-        return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        rules = {name: value for name, value in bundle.to_json().items() if name not in {"expiresAt", "sessionId"}}
+        return sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
 
     return bundle.remember(policy_hash, digest)
 

@@ -50,19 +50,19 @@ def instantiate(
     more_models: tuple[str, ...] = (),
     unchanged: tuple[str, ...] = (),
     programs: tuple[str, ...] = (),
-    held: bool = False,
+    sandboxed: bool = False,
 ) -> PolicyBundle:
     """Fills a template in. All paths are absolute; give real paths, for links are not followed here. `unchanged` are
     more places that are blocked for writes. `programs` are the user's own entries of allowedCommands; they are added
-    where the template has such a list. A grant of configured tools that lists none is left out. `held`: a sandbox holds
-    commands.
+    where the template has such a list. A grant of configured tools that lists none is left out. `sandboxed`: commands
+    are sandboxed.
 
     `models` are put before the template's own, `more_models` behind them: a built-in is the user's own choice. An entry
     of a block list whose placeholder has no value is dropped (there is nothing to protect); in an allow list it raises
     ValueError, but for those that are _OPTIONAL.
     """
-    lines_ask = not held or asks_in_lines(template)
-    template = adapt_to_sandbox(template) if held else template
+    lines_ask = not sandboxed or asks_in_lines(template)
+    template = adapt_to_sandbox(template) if sandboxed else template
     raw = {name: value for name, value in template.items() if name not in OF_TEMPLATES}
     raw["sessionId"] = session_id
     raw["expiresAt"] = expiry(template, now)
@@ -79,7 +79,9 @@ def instantiate(
     llm = template["llmPolicy"]
     raw["llmPolicy"] = {**llm, "allowedModels": list(dict.fromkeys((*models, *llm["allowedModels"], *more_models)))}
     bundle = bundle_from_trusted(raw)
-    return bundle.keep_known(bundle, by_groups=by_groups.difference(unchanged), held=held, lines_ask=lines_ask)
+    return bundle.keep_known(
+        bundle, by_groups=by_groups.difference(unchanged), sandboxed=sandboxed, lines_ask=lines_ask
+    )
 
 
 def adapt_to_sandbox(template: Mapping[str, Any]) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def _top(shape: dict[str, Any]) -> Iterator[BundleProblem]:
         yield BundleProblem("expiresAt", "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
     session = shape.get("sessionId")
     if isinstance(session, str) and session != ANY_SESSION and not re.fullmatch(SESSION_ID, session):
-        said = "is empty" if not session else f"{session!r} names no session"
-        yield BundleProblem("sessionId", said, "1 to 128 of A-Z a-z 0-9 _ -, or '*' for any session")
+        problem = "is empty" if not session else f"{session!r} names no session"
+        yield BundleProblem("sessionId", problem, "1 to 128 of A-Z a-z 0-9 _ -, or '*' for any session")
     wait, (low, high) = shape.get("approvalTimeoutS"), APPROVAL_TIMEOUT_S
     if isinstance(wait, int | float) and not isinstance(wait, bool) and not low <= wait <= high:
         yield BundleProblem("approvalTimeoutS", f"{wait} is not between {low} and {high}", "seconds, such as 300")
@@ -136,8 +136,8 @@ def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> I
     for place, item in items:
         name = item.get(field)
         if isinstance(name, str) and first.setdefault(name, place) != place:
-            said = f"{name!r} stands at {path}[{first[name]}] already"
-            yield BundleProblem(f"{path}[{place}].{field}", said, "merge the two")
+            problem = f"{name!r} stands at {path}[{first[name]}] already"
+            yield BundleProblem(f"{path}[{place}].{field}", problem, "merge the two")
 
 
 def _capability(
@@ -348,9 +348,9 @@ def _argument_problems(path: str, rule: dict[str, Any], most: Any) -> Iterator[B
     pattern = rule.get("pattern")
     if pattern is None and rule.get("enum") is None:
         yield BundleProblem(path, "has no rule for the argument", 'give a pattern or an enum; "(?s).*" fits anything')
-    said = patterns.problem_of(pattern) if isinstance(pattern, str) else None
-    if said is not None:
-        yield BundleProblem(f"{path}.pattern", f"{pattern!r} is not usable: {said}", patterns.HINT)
+    problem = patterns.problem_of(pattern) if isinstance(pattern, str) else None
+    if problem is not None:
+        yield BundleProblem(f"{path}.pattern", f"{pattern!r} is not usable: {problem}", patterns.HINT)
 
 
 def tool_policy_problems(path: str, policy: dict[str, Any], rules: tuple[str, ...]) -> Iterator[BundleProblem]:

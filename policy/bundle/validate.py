@@ -82,8 +82,8 @@ def check_usable(bundle: PolicyBundle, *, session_id: str, now: datetime) -> lis
     """Why a valid bundle can't be used for this session now; empty when it can (AH 3.2 step 5, 8.6)."""
     problems: list[BundleProblem] = []
     if bundle.schema_version != SCHEMA_VERSION:
-        said = f"is {bundle.schema_version}"
-        problems.append(BundleProblem("schemaVersion", said, f"this host reads {SCHEMA_VERSION}"))
+        problem = f"is {bundle.schema_version}"
+        problems.append(BundleProblem("schemaVersion", problem, f"this host reads {SCHEMA_VERSION}"))
     if now >= bundle.expires_at:
         problems.append(BundleProblem("expiresAt", f"the bundle expired at {bundle.expires_at.isoformat()}"))
     if bundle.session_id not in {ANY_SESSION, session_id}:
@@ -120,7 +120,7 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
         problems.append(BundleProblem("", f"is longer than {MAX_BYTES} bytes"))
         return None
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         shape: dict[str, Any] = {}
         twice: dict[str, None] = {}
         for name, value in pairs:
@@ -137,7 +137,7 @@ def _read(raw: bytes, problems: list[BundleProblem]) -> Any:
     try:
         text = raw.decode(json.detect_encoding(raw), "surrogatepass")
         check_depth(text)
-        return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=build_object, parse_constant=refuse)
     except json.JSONDecodeError as fault:
         problems.append(BundleProblem("", describe_json(text, fault.msg, fault.pos), _TEMPLATE))
     except UnicodeDecodeError as fault:
@@ -227,7 +227,7 @@ def _text(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     return value
 
 
-def _whole(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
+def _integer(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
     if isinstance(value, float) and value.is_integer():  # JSON has one kind of number
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -252,7 +252,13 @@ def _moment(value: Any, place: Place, problems: list[BundleProblem]) -> Any:
         return _wrong(problems, place, "must be an RFC 3339 time with a zone", "such as 2026-01-31T12:00:00Z")
 
 
-_PLAIN: Final[Mapping[str, Read]] = {"str": _text, "int": _whole, "float": _number, "bool": _flag, "datetime": _moment}
+_PLAIN: Final[Mapping[str, Read]] = {
+    "str": _text,
+    "int": _integer,
+    "float": _number,
+    "bool": _flag,
+    "datetime": _moment,
+}
 
 
 def _one_of(quoted: str) -> Read:
@@ -313,47 +319,52 @@ class BuiltIns(NamedTuple):
 
 
 def parse_file_bundle(
-    raw: bytes | dict[str, Any], *, places: PlaceholderValues, built_ins: BuiltIns, now: datetime, held: bool = False
+    raw: bytes | dict[str, Any],
+    *,
+    places: PlaceholderValues,
+    built_ins: BuiltIns,
+    now: datetime,
+    sandboxed: bool = False,
 ) -> PolicyBundle:
     """A bundle from the JSON text of a file, or from its shape. `now` is aware: without `expiresAt` the bundle expires
-    like a built-in that starts now. `held`: commands are sandboxed. Raises BundleProblems with all problems."""
+    like a built-in that starts now. `sandboxed`: commands are sandboxed. Raises BundleProblems with all problems."""
     shape, problems = read_shape(raw)
     base = _base(shape, built_ins)
-    lines_ask = not held or base is None or builtin.asks_in_lines(base)
-    base = builtin.adapt_to_sandbox(base) if held and base is not None else base
+    lines_ask = not sandboxed or base is None or builtin.asks_in_lines(base)
+    base = builtin.adapt_to_sandbox(base) if sandboxed and base is not None else base
     rules = () if base is None else tuple(rule["approvalRuleId"] for rule in base["approvalRules"])
     values = (*_extends(shape, built_ins), *meaning(shape, checks=file_checks(places), more_rules=rules))
     found = tuple(dict.fromkeys((*problems, *together(_types(shape), values))))
     if found:
         raise BundleProblems(found)
-    whole = dict(shape) if base is None else extend(base, shape)
-    whole.setdefault("expiresAt", builtin.expiry(base or {}, now).isoformat())
-    by_groups = builtin.paths_of_groups(whole["capabilities"], places)
-    entries = (entry for entry in whole["capabilities"] if not builtin.is_for_configured_tools(entry, places))
-    whole["capabilities"] = [builtin.fill(entry, places) for entry in entries]
-    bundle, wrong = read_typed(whole)
+    extended = dict(shape) if base is None else extend(base, shape)
+    extended.setdefault("expiresAt", builtin.expiry(base or {}, now).isoformat())
+    by_groups = builtin.paths_of_groups(extended["capabilities"], places)
+    entries = (entry for entry in extended["capabilities"] if not builtin.is_for_configured_tools(entry, places))
+    extended["capabilities"] = [builtin.fill(entry, places) for entry in entries]
+    bundle, wrong = read_typed(extended)
     if bundle is None:
         raise BundleProblems(tuple(wrong))
-    return bundle.keep_known(bundle, by_groups=by_groups, held=held, lines_ask=lines_ask)
+    return bundle.keep_known(bundle, by_groups=by_groups, sandboxed=sandboxed, lines_ask=lines_ask)
 
 
 def extend(base: Mapping[str, Any], shape: Mapping[str, Any]) -> dict[str, Any]:
     """The shape of a bundle that starts from the template `base`: scalars replace, lists of the same capability are
     added to, objects of the same id replace. Both shapes are good."""
-    whole = {name: value for name, value in base.items() if name not in _NOT_IN_BUNDLES}
-    whole["sessionId"] = ANY_SESSION
+    extended = {name: value for name, value in base.items() if name not in _NOT_IN_BUNDLES}
+    extended["sessionId"] = ANY_SESSION
     digest = sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()  # how the file is laid out does not count
-    whole[_VERSION] = f"{base[_VERSION]}+{digest[:_HASH_DIGITS]}"
+    extended[_VERSION] = f"{base[_VERSION]}+{digest[:_HASH_DIGITS]}"
     for name, value in shape.items():
         if name == "capabilities":
-            whole[name] = _join_by_id(base[name], value, "name", _merge)
+            extended[name] = _join_by_id(base[name], value, "name", _merge)
         elif name in _BY_ID:
-            whole[name] = _join_by_id(base.get(name, ()), value, _BY_ID[name], lambda _, new: dict(new))
+            extended[name] = _join_by_id(base.get(name, ()), value, _BY_ID[name], lambda _, new: dict(new))
         elif name in ("llmPolicy", "sandbox") and value is not None:
-            whole[name] = _merge(base.get(name, {}), value)
+            extended[name] = _merge(base.get(name, {}), value)
         elif name not in _NOT_IN_BUNDLES:
-            whole[name] = value
-    return whole
+            extended[name] = value
+    return extended
 
 
 def _join_by_id(
@@ -372,16 +383,16 @@ def _join_by_id(
 def _merge(present: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """Scalars replace, lists are extended, each entry once. `null` for a list has no effect, as everywhere; a list that
     a template has removed is not extended."""
-    whole = dict(present)
+    merged = dict(present)
     for name, value in added.items():
-        before = whole.get(name)
+        before = merged.get(name)
         if isinstance(value, list) and isinstance(before, list):
-            whole[name] = [*before, *(one for place, one in enumerate(value) if one not in [*before, *value[:place]])]
+            merged[name] = [*before, *(one for place, one in enumerate(value) if one not in [*before, *value[:place]])]
         elif isinstance(value, list) and before is None and name in present:
             continue
         elif not (value is None and isinstance(before, list)):
-            whole[name] = value
-    return whole
+            merged[name] = value
+    return merged
 
 
 # What is wrong

@@ -27,11 +27,11 @@ def starters(bundle: PolicyBundle) -> dict[str, str]:
     entry = bundle.capability(Name.SHELL_EXEC)
     if entry is None:
         return {}
-    held = {one.command for one in entry.command_policies or () if one.starts_programs is False}
+    exempt = {one.command for one in entry.command_policies or () if one.starts_programs is False}
     found: dict[str, str] = {}
     for program in entry.allowed_commands or ():
         what = _OWN_PROGRAMS if program.endswith(_STARS) else what_it_starts(program)
-        if what is not None and program not in held:
+        if what is not None and program not in exempt:
             found[program] = what
     return found
 

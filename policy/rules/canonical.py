@@ -63,13 +63,13 @@ def same_action(
     facts: ActionFacts,
     policy_hash: str,
     *,
-    told_by_facts: frozenset[str | None],
+    fact_arguments: frozenset[str | None],
     os: OsFamily,
 ) -> str:
     """The identity of an action, as SHA-256 in hex: the tool, the canonical form of its subject, its other arguments,
-    and the policy that required the approval. `told_by_facts` are the arguments with its subject, and the one with the
+    and the policy that required the approval. `fact_arguments` are the arguments with its subject, and the one with the
     content that it writes to a file."""
-    seen = told_by_facts | ({"cwd", SANDBOX_GRANT} if isinstance(facts, CommandFacts) else {SANDBOX_GRANT})
+    seen = fact_arguments | ({"cwd", SANDBOX_GRANT} if isinstance(facts, CommandFacts) else {SANDBOX_GRANT})
     return _digest(
         toolName=tool_name,
         form=tuple(map(_recordable, canonical_form(facts, os))),

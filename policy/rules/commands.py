@@ -327,10 +327,10 @@ def suggest(entry: Capability, wanted: str | None) -> str:
 def _check_files(case: Case, parsed: ParsedCommand, facts: CommandFacts) -> Decision | None:
     """A denial of one of them denies the line; an approval that one of them needs is needed for the line."""
     approval: Decision | None = None
-    made = () if case.bundle.held else _places_made(parsed, facts, case.os)
+    made = () if case.bundle.sandboxed else _places_made(parsed, facts, case.os)
     anywhere = [FileUse("write", None), FileUse("read", None)] if parsed.unparsed else []
     files: tuple[FileUse, ...] = (*parsed.redirections, *anywhere, *parsed.operands)
-    laid_out = set() if case.bundle.held else _repositories_made(files, facts, case.os)
+    laid_out = set() if case.bundle.sandboxed else _repositories_made(files, facts, case.os)
     for one in files:
         if one.mode == "make":
             continue
@@ -359,14 +359,14 @@ def _repositories_made(files: tuple[FileUse, ...], facts: CommandFacts, os: OsFa
 def _redirection(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
     capability = _CAPABILITY[one.mode]
     if one.path is None:
-        return None if case.entry.requires_approval or case.bundle.held else _somewhere(case, capability)
+        return None if case.entry.requires_approval or case.bundle.sandboxed else _somewhere(case, capability)
     what = f"redirection ({capability})"
     answer = _judge(case, facts, one, capability, what)
     entry = case.bundle.capability(capability)
     if entry is None or one.pattern is None or (answer is not None and answer.decision == "DENIED"):
         return answer
-    behind = None if case.bundle.held else _check_links(case, facts, one, capability, what)
-    return behind or _check_content(case, facts, one, entry, what) or answer
+    denial = None if case.bundle.sandboxed else _check_links(case, facts, one, capability, what)
+    return denial or _check_content(case, facts, one, entry, what) or answer
 
 
 def _judge(case: Case, facts: CommandFacts, one: FileUse, capability: str, what: str) -> Decision | None:
@@ -421,7 +421,7 @@ def _operand(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
         return None
     what = f"{one.program} ({capability})"
     if one.path is None:
-        if entry.allowed_paths is None or case.entry.requires_approval or case.bundle.held:
+        if entry.allowed_paths is None or case.entry.requires_approval or case.bundle.sandboxed:
             return None
         reason = f"{what}: which file it is given is only known when it runs; {_WRITE_IT_OUT}"
         return deny(case.entry.name, where(entry, "allowedPaths"), reason)
@@ -430,7 +430,7 @@ def _operand(case: Case, facts: CommandFacts, one: FileUse) -> Decision | None:
         answer = _check_links(case, facts, one, capability, what) or answer
     if answer is not None and answer.decision == "DENIED":
         return answer
-    if one.mode == "read" and (one.tree or one.pattern) and not case.bundle.held:
+    if one.mode == "read" and (one.tree or one.pattern) and not case.bundle.sandboxed:
         return _check_copy(case, facts, one, what) or answer
     return _check_content(case, facts, one, entry, what) or answer
 
@@ -460,14 +460,14 @@ def _check_copy(case: Case, facts: CommandFacts, one: FileUse, what: str) -> Dec
 
 
 def _check_content(case: Case, facts: CommandFacts, one: FileUse, entry: Capability, what: str) -> Decision | None:
-    held = _place_held(case, facts, one, entry)
-    if held is None:
+    place = _find_blocked_place(case, facts, one, entry)
+    if place is None:
         return None
-    reason = f"{what}: {one.path} holds {held}, which is blocked; name what is meant instead"
-    return deny(case.entry.name, where(entry, "blockedPaths", held), reason)
+    reason = f"{what}: {one.path} holds {place}, which is blocked; name what is meant instead"
+    return deny(case.entry.name, where(entry, "blockedPaths", place), reason)
 
 
-def _place_held(case: Case, facts: CommandFacts, one: FileUse, entry: Capability) -> str | None:
+def _find_blocked_place(case: Case, facts: CommandFacts, one: FileUse, entry: Capability) -> str | None:
     """The blocked place inside a directory, or one that a glob may find; None if there is none."""
     if not (one.tree or one.pattern is not None) or one.mode == "read":
         return None
@@ -482,7 +482,7 @@ def _place_held(case: Case, facts: CommandFacts, one: FileUse, entry: Capability
                 found = key(normalize(blocked, case.os), case.os, "wide")
                 if found.startswith(root + "/") and _finds(one, found[len(root) + 1 :]):
                     return blocked
-        nested = None if case.bundle.held else _find_nested(case, facts, one, entry, real)
+        nested = None if case.bundle.sandboxed else _find_nested(case, facts, one, entry, real)
         if nested is not None:
             return nested
     return None

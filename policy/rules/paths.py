@@ -129,8 +129,8 @@ _UNCHANGEABLE = {"directory": "a directory", "other": "not a regular file"}
 
 def file_kind(case: Case, facts: PathFacts) -> Decision | str | None:
     """Only regular files may be written or deleted, and directories if the call includes their contents."""
-    goes_whole = facts.tree and case.entry.name == Name.FILE_DELETE
-    if goes_whole or case.entry.name not in CHANGING or facts.kind not in _UNCHANGEABLE:
+    is_whole_tree = facts.tree and case.entry.name == Name.FILE_DELETE
+    if is_whole_tree or case.entry.name not in CHANGING or facts.kind not in _UNCHANGEABLE:
         return None
     return deny(case.entry.name, where(case.entry), f"{facts.absolute} is {_UNCHANGEABLE[facts.kind]}")
 

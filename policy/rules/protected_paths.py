@@ -184,10 +184,10 @@ def _leading_problem(name: str, left: LeftEntry | None, roots: Sequence[str]) ->
     if left is None:
         return None
     if name == "commondir":
-        leads_there = left.content is not None and left.content.strip() == _COMMON_OF_TREE
+        is_expected = left.content is not None and left.content.strip() == _COMMON_OF_TREE
     else:
-        leads_there = left.content is not None and _is_within(left, roots) and (left.target or "").endswith("/.git")
-    return None if left.kind == "file" and leads_there else "it leads elsewhere"
+        is_expected = left.content is not None and _is_within(left, roots) and (left.target or "").endswith("/.git")
+    return None if left.kind == "file" and is_expected else "it leads elsewhere"
 
 
 def _is_within(left: LeftEntry, roots: Sequence[str]) -> bool:
@@ -239,8 +239,8 @@ def _options_problem(content: bytes) -> str | None:
     found = settings_of(content)
     if found is None or any(one.section != "options" for one in found):
         return "it cannot be read as git reads it"
-    is_odd = any(one.key == "strategy" and one.value not in _STRATEGIES for one in found)
-    return "it names a strategy that is not git's own" if is_odd else None
+    is_custom = any(one.key == "strategy" and one.value not in _STRATEGIES for one in found)
+    return "it names a strategy that is not git's own" if is_custom else None
 
 
 # Read the configuration of a git repository as git does, and judge a command's changes in it. Pure.
@@ -324,8 +324,8 @@ def config_problem(content: bytes, before: bytes, directory: str, roots: Sequenc
     left = [one for one in now if not _is_harmless(one, directory, roots)]
     if left == kept:
         return None
-    odd = next((one for one in left if one not in kept), None) or next(iter([*kept, *left]))
-    name = ".".join(filter(None, (odd.section, odd.name, odd.key)))
+    changed = next((one for one in left if one not in kept), None) or next(iter([*kept, *left]))
+    name = ".".join(filter(None, (changed.section, changed.name, changed.key)))
     return f"a command may not set or remove {name}"
 
 
@@ -400,7 +400,7 @@ def names_repository(path: str, allowed: Iterable[str] | None, os: OsFamily) -> 
     return any(".git" in _parts(one, os) and is_under(path, one, os) for one in allowed or ())
 
 
-def gives_whole(directory: str, allowed: Iterable[str] | None, os: OsFamily) -> bool:
+def names_directory(directory: str, allowed: Iterable[str] | None, os: OsFamily) -> bool:
     """True if an entry of `allowed` names the git directory itself, so that its contents are ordinary files."""
     return names_repository(directory, allowed, os) or any(is_under(one, directory, os) for one in allowed or ())
 

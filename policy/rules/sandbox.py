@@ -39,7 +39,7 @@ def sandbox_denial(
     """The denial of a command without the required sandbox, None if it may run. `level` is the working level, `wanted`
     the requested one, possibly `auto`; `why` is the reason why no stronger one works. `is_untried`: the sandbox is not
     missing, but its trial failed for another reason."""
-    said = bundle.sandbox
+    policy = bundle.sandbox
     because = f": {why}" if why else ""
     if is_untried:
         reason = f"the sandbox could not be tried{because}; --sandbox none runs commands without one"
@@ -47,11 +47,11 @@ def sandbox_denial(
     if wanted != STRONGEST and wanted != level:
         reason = f"the sandbox level {wanted} was asked for and does not work here{because}"
         return deny(capability, f"{RULE}: {wanted}", reason)
-    least = None if said is None else said.minimum_level
+    least = None if policy is None else policy.minimum_level
     if least is not None and is_weaker(level, least):
         reason = f"the policy requires at least the sandbox level {least}; here it is {level}{because}"
         return deny(capability, f"sandbox.minimumLevel: {least}", reason)
-    if said is not None and said.required and level == "none":
+    if policy is not None and policy.required and level == "none":
         return deny(capability, "sandbox.required: true", f"the policy requires a sandbox for commands{because}")
     return None
 
@@ -174,7 +174,7 @@ def command_scope(
     keyring = _keyring(bundle, facts, os)
     if reads is not None and keyring is not None:
         reads.append(keyring)
-    if strict and _says_strict(bundle):
+    if strict and _has_strict_reads(bundle):
         reads = [facts.workspace, *(reads or ())]
     if reads is not None and facts.repository is not None and Places(reads, os).contain(facts.workspace):
         reads += facts.repository.reads
@@ -194,7 +194,7 @@ def command_scope(
         _domains(bundle, (*opened.domains, *grant.domains)),
         tuple(dict.fromkeys((*_list(bundle.capability(Name.NETWORK_HTTP), "blocked_domains"), *blocked_domains))),
         () if bundle.sandbox is None else bundle.sandbox.agents,
-        (*blocks.unheld, *_not_held(bundle, facts)),
+        (*blocks.unheld, *_not_enforced(bundle, facts)),
         blocks.nested,
         tuple(one for one in blocks.judged if written.contain(one) and not blocks.hide(one)),
         tuple(_own_roots(bundle, Name.FILE_WRITE, facts, os)),
@@ -262,8 +262,8 @@ def add_own_places(
 ) -> CommandScope:
     """The scope with places that the host adds for a call. They may be in hidden places."""
     blocked = (*scope.hidden, *scope.guarded)
-    more = None if scope.reads is None else _outermost((*scope.reads, *reads), os, blocked)
-    return scope._replace(reads=more, writes=_outermost((*scope.writes, *writes), os, blocked))
+    readable = None if scope.reads is None else _outermost((*scope.reads, *reads), os, blocked)
+    return scope._replace(reads=readable, writes=_outermost((*scope.writes, *writes), os, blocked))
 
 
 def is_hidden(scope: CommandScope, path: str, os: OsFamily) -> bool:
@@ -281,7 +281,7 @@ def _reads_strictly(bundle: PolicyBundle) -> bool:
     return entry is None or entry.requires_approval or entry.allowed_paths is not None
 
 
-def _says_strict(bundle: PolicyBundle) -> bool:
+def _has_strict_reads(bundle: PolicyBundle) -> bool:
     """True if reading is strict although File.Read lists nothing, which then means the workspace."""
     entry = bundle.capability(Name.FILE_READ)
     return entry is not None and not entry.requires_approval and entry.allowed_paths is None
@@ -303,11 +303,11 @@ def _list(entry: Capability | None, field: str) -> tuple[str, ...]:
     return () if entry is None else getattr(entry, field) or ()
 
 
-def _domains(bundle: PolicyBundle, more: tuple[str, ...]) -> tuple[str, ...] | None:
+def _domains(bundle: PolicyBundle, extra: tuple[str, ...]) -> tuple[str, ...] | None:
     entry = bundle.capability(Name.NETWORK_HTTP)
     if entry is None or entry.requires_approval:
-        return tuple(dict.fromkeys(more))
-    return None if entry.allowed_domains is None else tuple(dict.fromkeys((*entry.allowed_domains, *more)))
+        return tuple(dict.fromkeys(extra))
+    return None if entry.allowed_domains is None else tuple(dict.fromkeys((*entry.allowed_domains, *extra)))
 
 
 def _outermost(places: Iterable[str], os: OsFamily, blocked: Sequence[str] = ()) -> tuple[str, ...]:
@@ -455,7 +455,7 @@ def _working_tree_places(
 # What is not held
 
 
-def _not_held(bundle: PolicyBundle, facts: ScopeFacts) -> Iterable[str]:
+def _not_enforced(bundle: PolicyBundle, facts: ScopeFacts) -> Iterable[str]:
     writing, deleting = bundle.capability(Name.FILE_WRITE), bundle.capability(Name.FILE_DELETE)
     writes = writing is not None and not writing.requires_approval
     why = None

@@ -113,13 +113,13 @@ def _spell_as_instructed(command: SimpleCommand, script: ScriptFacts) -> Iterato
     if command.program is None or script.path not in words:
         return
     at = words.index(script.path)
-    before, behind = words[:at], words[at + 1 :]
+    before, after = words[:at], words[at + 1 :]
     names = dict.fromkeys((command.program, (command.name or "").rstrip("0123456789.")))
     path = script.relative_path.removeprefix("./")
     for spelled in (path, f"./{path}", script.path):
-        yield SimpleCommand(spelled, behind)
+        yield SimpleCommand(spelled, after)
         for name in names:
-            yield SimpleCommand(name, (*before, spelled, *behind))
+            yield SimpleCommand(name, (*before, spelled, *after))
 
 
 def _is_named(command: SimpleCommand, patterns: Iterable[str]) -> bool:

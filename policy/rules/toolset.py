@@ -305,8 +305,8 @@ def asking_rule(entry: Capability, tool_name: str) -> str:
 def is_repeatable(bundle: PolicyBundle, capability_name: str, tool_name: str) -> bool:
     """True if a call of the tool interrupted by a crash may be sent again, which only a bundle can allow."""
     entry = bundle.capability(capability_name)
-    said = None if entry is None else _deciding(entry.tool_policies or (), tool_name, "repeatable", strict=False)
-    return said is not None and said.repeatable is True
+    policy = None if entry is None else _deciding(entry.tool_policies or (), tool_name, "repeatable", strict=False)
+    return policy is not None and policy.repeatable is True
 
 
 def _deciding(policies: Iterable[ToolPolicy], tool_name: str, field: str, *, strict: bool) -> ToolPolicy | None:

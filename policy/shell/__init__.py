@@ -129,9 +129,9 @@ def line_of(argv: Sequence[str], variables: Mapping[str, str], os: OsFamily) -> 
     """The line. Raises BadArgv for arguments that a line of cmd cannot express."""
     if os == "windows":
         # What else cmd would read in a word, inside quotes as well, cannot be written so that it means itself.
-        odd = next((word for word in (*argv, *variables.values()) if not _PLAIN_ON_WINDOWS.fullmatch(word)), None)
-        if odd is not None:
-            raise BadArgv(f"on Windows an argument holds letters, digits and _@+=:,./\\- only, not {odd[:100]!r}")
+        invalid = next((word for word in (*argv, *variables.values()) if not _PLAIN_ON_WINDOWS.fullmatch(word)), None)
+        if invalid is not None:
+            raise BadArgv(f"on Windows an argument holds letters, digits and _@+=:,./\\- only, not {invalid[:100]!r}")
         return " ".join(f'"{word}"' if not word or " " in word else word for word in argv)
     return " ".join([*(f"{name}={_quote(value)}" for name, value in variables.items()), *map(_quote, argv)])
 

@@ -344,14 +344,14 @@ def _is_harmless(base: str, args: list[Word]) -> bool:
 
 def _own_text(base: str, args: list[Word], found: Findings) -> None:
     """Note the text that `eval` and `trap` run in the shell of the line itself."""
-    knows_functions = False
+    has_functions = False
     if args and args[0].text == "--":
         args = args[1:]
     if base == "trap":
         if not args or args[0].text in {"", "-", "-p", "-l"}:
             return
         # Text run at each command may run before the line's functions are defined.
-        knows_functions = all(word.text in tables.SIGNALS for word in args[1:])
+        has_functions = all(word.text in tables.SIGNALS for word in args[1:])
         args = args[:1]
     shown = map(_text_shown, args)
     texts = [one.text if one is not None and one.is_whole else word.text for one, word in zip(shown, args, strict=True)]
@@ -359,7 +359,7 @@ def _own_text(base: str, args: list[Word], found: Findings) -> None:
         found.undecidable(f"{base} runs text that only the run knows")
     else:
         text = " ".join(text or "" for text in texts)
-        found.scripts.append(ShellText(found.grammar, text, True, base == "trap", knows_functions))
+        found.scripts.append(ShellText(found.grammar, text, True, base == "trap", has_functions))
 
 
 def _shell(program: str, base: str, args: list[Word], found: Findings) -> None:
@@ -480,11 +480,11 @@ def _wrapped_words(base: str, read: _Read, found: Findings) -> list[Word]:
     if given.has("asks") and not given.unknown:
         return []
     own = list(read.args[: len(read.args) - len(given.rest)])
-    odd = given.unknown[:1]
+    unknown = given.unknown[:1]
     if row.one_option and own and (len(own) > 1 or own[0].text not in options_of(row.options) or own[0].quoted):
-        odd = [own[0].text or "with an expansion"]
-    if odd:
-        found.undecidable(f"{base} {odd[0]} is not followed")
+        unknown = [own[0].text or "with an expansion"]
+    if unknown:
+        found.undecidable(f"{base} {unknown[0]} is not followed")
         return []
     if not all(_is_plain_value(base, one, found) for one in given.used):
         return []

@@ -43,10 +43,10 @@ def note_files(case: FileCase) -> None:
 
 def _rebase_all(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
     """Files as they are named from the directory that a program goes to first: `git -C`, `patch -d`."""
-    there = case.given.values("into") if case.row.operands == "patch" else case.lead.values("directory")
-    if not there:
+    directories = case.given.values("into") if case.row.operands == "patch" else case.lead.values("directory")
+    if not directories:
         return uses
-    base, tilde = (there[0].text, there[0].tilde) if len(there) == 1 else (None, False)
+    base, tilde = (directories[0].text, directories[0].tilde) if len(directories) == 1 else (None, False)
     found = []
     for one in uses:
         if one.tilde or (one.path or "").startswith("/") or (case.drives and (one.path or "")[1:2] == ":"):
@@ -263,8 +263,8 @@ def _patch(case: FileCase) -> list[FileUse]:
         return [ANY_FILE]
     file = given.operands[0]
     written = _uses("write", [file])
-    beside = (_rename_word(file, lambda name: name + ".orig"), _rename_word(file, lambda name: name + ".rej"))
-    return [*written, *_uses("write", beside), *_backups(case, written)]
+    siblings = (_rename_word(file, lambda name: name + ".orig"), _rename_word(file, lambda name: name + ".rej"))
+    return [*written, *_uses("write", siblings), *_backups(case, written)]
 
 
 # Archives and packed files
@@ -344,11 +344,11 @@ def _tar(case: FileCase) -> list[FileUse]:
 
 def _check_remote(case: FileCase) -> None:
     for word in case.given.values("archive"):
-        name, whole = (word.prefix, False) if word.text is None else (word.text, True)
+        name, is_complete = (word.prefix, False) if word.text is None else (word.text, True)
         head, slash, _ = name.partition("/")
         if case.drives and re.match(r"[A-Za-z]:\\|[A-Za-z]:\Z", head):
             continue
-        if ":" in head or not (whole or slash or word.outside):
+        if ":" in head or not (is_complete or slash or word.outside):
             program = "cpio" if case.row.operands == "cpio" else "tar"
             case.found.undecidable(f"{program} is given an archive that may be on another machine")
 

@@ -148,14 +148,14 @@ class Opaque(NamedTuple):
 
 class ShellText(NamedTuple):
     """Shell text that a command of the line runs; `is_own` if the line's own shell runs it, `is_postponed` if it does
-    later, and `knows_functions` if it has the line's functions then. `is_partial` if it contains `UNKNOWN` for parts
+    later, and `has_functions` if it has the line's functions then. `is_partial` if it contains `UNKNOWN` for parts
     known only at run time."""
 
     grammar: Grammar
     text: str
     is_own: bool = False
     is_postponed: bool = False
-    knows_functions: bool = False
+    has_functions: bool = False
     is_partial: bool = False
 
 
@@ -397,17 +397,17 @@ _BASE = re.compile(rb"(?<=\(\()[0-9]{1,2}#(?=\$)")
 
 def blank_data(command: str) -> str:
     """The line without the text of plain quotes, comments and here-documents. It only serves to count."""
-    kept, place, behind = [], 0, 0
+    kept, place, position = [], 0, 0
     for _ in range(_MAX_HEREDOCS):
-        start = _HEREDOC.search(command, behind)
-        behind = -1 if start is None else command.find("\n", start.end())
-        if start is None or behind < 0:
+        start = _HEREDOC.search(command, position)
+        position = -1 if start is None else command.find("\n", start.end())
+        if start is None or position < 0:
             break
-        end = command.find(f"\n{start[2]}\n", behind)
+        end = command.find(f"\n{start[2]}\n", position)
         if end < 0 and command.endswith(f"\n{start[2]}"):
             end = len(command) - len(start[2]) - 1
-        if end >= 0 and (start[1] or not _EXPANDS.search(command, behind, end)):
-            kept.append(command[place:behind])
-            place = behind = end
+        if end >= 0 and (start[1] or not _EXPANDS.search(command, position, end)):
+            kept.append(command[place:position])
+            place = position = end
     kept.append(command[place:])
     return _QUOTED.sub("", "".join(kept))

@@ -42,7 +42,7 @@ _CONFIG_HARMLESS = re.compile(
 )
 """Keys that name no program, no address and no file."""
 _SUBCOMMANDS = words(" ".join(name for name, _ in PROGRAMS["git"].subcommands))
-_BEHIND = re.compile(r"(?:[^=@]*=)?[@<]\"?(?P<path>[^;,\"]*)|[^=@]*@(?P<behind>.*)", re.DOTALL)
+_FILE_IN_VALUE = re.compile(r"(?:[^=@]*=)?[@<]\"?(?P<path>[^;,\"]*)|[^=@]*@(?P<after>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"(?i)file:(?://(?:localhost|127\.0\.0\.1)?)?(?P<path>/.*)", re.DOTALL)
 _FILE = re.compile(r"(?i)file:")
 _SCHEME_IN_PIECES = re.compile(r"[^/:]*[\[{][^/]*://")
@@ -316,8 +316,8 @@ def _files_after_mark(roles: frozenset[str], value: Word | None) -> list[FileUse
         return [ANY_FILE]
     if "cookie" in roles:  # without a `=` it is a file, and `@` has no meaning
         return [use_of("read", value)] if text and "=" not in text else []
-    match = _BEHIND.match(text)
-    path = None if match is None else match["path"] if match["behind"] is None else match["behind"]
+    match = _FILE_IN_VALUE.match(text)
+    path = None if match is None else match["path"] if match["after"] is None else match["after"]
     return [FileUse("read", path)] if path and path != "-" else []
 
 

@@ -116,17 +116,17 @@ class Reader:
         if grammar == "zsh" and not found.unread:
             note_zsh_differences(text, found)
         chains: dict[int, _Chain] = {}
-        began = [(-1, len(found.commands))]
+        starts = [(-1, len(found.commands))]
         for event in events:
             if len(found.commands) > MAX_COMMANDS:
                 break  # `result` reports it
             if not isinstance(event, ParsedWords):
-                self._redirect(event, max(step for at, step in began if at < event.start))
+                self._redirect(event, max(step for at, step in starts if at < event.start))
                 continue
             if event.is_own:
                 continue
             first = len(found.commands)
-            began.append((event.start, first + 1))
+            starts.append((event.start, first + 1))
             found.input, found.is_called = event.input, event.repeats
             expand_wrappers(event.words, found)
             if found.elsewhere:
@@ -150,7 +150,7 @@ class Reader:
         elif script.is_partial:
             self._read_partly(script, depth + 1)
         else:
-            own = event.functions if script.knows_functions else frozenset()
+            own = event.functions if script.has_functions else frozenset()
             self.postponed = self.postponed or script.is_postponed
             self.read(script.text, script.grammar, depth + 1, own, is_own=script.is_own, repeats=repeats)
 
@@ -166,17 +166,17 @@ class Reader:
             if one.program is not None and UNKNOWN not in one.program:
                 self.found.commands.append((one.program, one.arguments))
                 self.commands.append(SimpleCommand(one.program, one.arguments, self._directories_of(one.program)))
-        here = self.directories if self.lost_from is None else ()
+        directories = self.directories if self.lost_from is None else ()
         for files, read in ((self.redirections, parsed.redirections), (self.operands, parsed.operands)):
             files += [
-                one._replace(directories=_join_directories(here, one.directories))
+                one._replace(directories=_join_directories(directories, one.directories))
                 for one in read
-                if one.path is not None and (here or _is_fixed(one.path))
+                if one.path is not None and (directories or _is_fixed(one.path))
             ]
 
-    def _lose(self, here: tuple[int, int]) -> None:
+    def _lose(self, position: tuple[int, int]) -> None:
         """From these redirections and operands on the directory is unknown."""
-        self.lost_from = min(self.lost_from or here, here)
+        self.lost_from = min(self.lost_from or position, position)
 
     def _directories_of(self, program: str | None) -> tuple[str, ...]:
         if program is None or "/" not in program or program[0] in "/~":

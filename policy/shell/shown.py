@@ -256,9 +256,9 @@ class Texts:
         if kind == "command_name":
             return self._spell(node.children[0])
         if kind in {"simple_expansion", "expansion"}:
-            whole = self._read(f'"{text}"', node).text
-            if whole is not None and not set("*?[") & set(whole):
-                return ShownText(" ".join(whole.split()))
+            value = self._read(f'"{text}"', node).text
+            if value is not None and not set("*?[") & set(value):
+                return ShownText(" ".join(value.split()))
             return self._spell_variable(text)
         if kind == "concatenation":
             parts = [self._spell(child) for child in node.children]

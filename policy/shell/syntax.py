@@ -84,7 +84,7 @@ _LEAVES = words(
     "heredoc_content heredoc_end string_content test_operator regex extglob_pattern brace_expression"
 )
 _OF_TESTS = words("regex extglob_pattern test_operator binary_expression unary_expression parenthesized_expression")
-_HOLD_TESTS = words(
+_MAY_CONTAIN_TESTS = words(
     "test_command binary_expression unary_expression parenthesized_expression expansion case_item "
     "arithmetic_expansion c_style_for_statement ternary_expression postfix_expression subscript"
 )
@@ -183,7 +183,7 @@ class _Walk:
                 stack.extend([(child, repeats, around) for child in reversed(node.children)])
                 continue
             self._judge_node(node, kind)
-            if kind in _OF_TESTS and around not in _HOLD_TESTS:
+            if kind in _OF_TESTS and around not in _MAY_CONTAIN_TESTS:
                 self.found.undecidable(f"part of a test outside of one: {kind}")
             handler = self.handlers.get(kind)
             children = handler(node, repeats) if handler else self._plain(node, kind)
@@ -236,7 +236,7 @@ class _Walk:
         """Reads words; neighbours without a blank between them were one word to bash."""
         words: list[Word] = []
         for place, node in enumerate(nodes):
-            if place and not self._apart(nodes[place - 1], node):
+            if place and not self._are_separated(nodes[place - 1], node):
                 self.found.undecidable("words whose boundary is not plain")
             if node.type == "variable_assignment":
                 self.found.undecidable("an assignment after the program's name")
@@ -251,7 +251,7 @@ class _Walk:
             return read_word(text)
         return read_word(text, self.variables.at(node.start_byte, self.chosen))
 
-    def _apart(self, left: Node, right: Node) -> bool:
+    def _are_separated(self, left: Node, right: Node) -> bool:
         gap = self.source[left.end_byte : self._start(right)]
         if _NEW_LINE.search(gap):
             return False  # after an operator of tests the grammar overlooks the end of the command

@@ -48,7 +48,7 @@ _FUNCTION_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONTINUATION = re.compile(r"\\\n")
 _ESCAPED_BLANK = re.compile(r"(?:^|[\s;|&(){}<>!`])\\[ \t\v\f]")
 _DOLLARS = re.compile(rb"\$\$[{(\[`'$]|\$\\\n")
-_ODD_SPACE = re.compile(r"[^\S \t\n]|[\ufeff\u200b\u2060]")
+_UNUSUAL_SPACE = re.compile(r"[^\S \t\n]|[\ufeff\u200b\u2060]")
 # Expansions
 
 
@@ -135,7 +135,7 @@ def heredoc_end(source: bytes, node: Node) -> str | None:
 
 def _test(source: bytes, node: Node) -> str | None:
     bracket = node.children[0].type
-    if not _stands_alone(source, node.children[0]):
+    if not _is_followed_by_blank(source, node.children[0]):
         return f"{bracket} that is part of a longer word"
     if bracket == "[" and b"\n" in source[node.start_byte : node.end_byte]:
         return "[ over several lines, each of which is a command"
@@ -148,7 +148,7 @@ def _compound(source: bytes, node: Node) -> str | None:
     opening = node.children[0]
     if opening.type == "((":
         return arithmetic(source, node)
-    return None if opening.type != "{" or _stands_alone(source, opening) else "{ that is part of a longer word"
+    return None if opening.type != "{" or _is_followed_by_blank(source, opening) else "{ that is part of a longer word"
 
 
 def _check_translation(source: bytes, node: Node) -> str | None:
@@ -161,7 +161,7 @@ def _check_translation(source: bytes, node: Node) -> str | None:
     return "a string that is translated, which evaluates what a catalogue says" if is_translated else None
 
 
-def _stands_alone(source: bytes, node: Node) -> bool:
+def _is_followed_by_blank(source: bytes, node: Node) -> bool:
     return source[node.end_byte : node.end_byte + 1] in {b" ", b"\t", b"\n"}
 
 
@@ -197,8 +197,8 @@ def _comment(source: bytes, node: Node) -> bool:
     return bool(before) and (before[-1:] not in b" \t\n;&|()" or before[:-1] == b"\\")
 
 
-def _if(is_odd: Callable[[bytes, Node], bool], reason: str) -> Doubt:
-    return lambda source, node: reason if is_odd(source, node) else None
+def _if(is_doubtful: Callable[[bytes, Node], bool], reason: str) -> Doubt:
+    return lambda source, node: reason if is_doubtful(source, node) else None
 
 
 DOUBTS: dict[str, Doubt] = {
@@ -221,7 +221,7 @@ DOUBTS: dict[str, Doubt] = {
     "c_style_for_statement": counting_loop,
     "comment": _if(_comment, "a comment whose start is not plain"),
     "negated_command": _if(
-        lambda source, node: not _stands_alone(source, node.children[0]), "! that is part of a longer word"
+        lambda source, node: not _is_followed_by_blank(source, node.children[0]), "! that is part of a longer word"
     ),
     **dict.fromkeys(words("command variable_assignments"), _if(_parts, "an assignment whose end is not plain")),
     **dict.fromkeys(words("concatenation variable_assignment simple_expansion"), _gaps),
@@ -240,7 +240,7 @@ def spaces(source: bytes, quoted: list[tuple[int, int]], literal: list[tuple[int
     if source.isascii() and not any(mark in source for mark in (b"\\", b"$$")):
         return []
     text = _mask(source, quoted).decode("utf-8", "replace")
-    reasons = ["a blank that the shell does not take for one"] if _ODD_SPACE.search(text) else []
+    reasons = ["a blank that the shell does not take for one"] if _UNUSUAL_SPACE.search(text) else []
     if any(text[max(match.start() - 1, 0)] not in " \t;&|" for match in _CONTINUATION.finditer(text)):
         reasons.append("a word continued on the next line")
     if _ESCAPED_BLANK.search(text):
@@ -297,7 +297,7 @@ _META = {
     "cmd": re.compile(r"[&|<>^%!()@\r\n\x00-\x08\x0b-\x1f\x7f]"),
     "powershell": re.compile(r"[&|<>;$`(){}@#\r\n\x00-\x08\x0b-\x1f\x7f‘’‚‛“”„–—―]|--%"),
 }
-_ODD_BLANK = re.compile(r"[^\S \t]")
+_UNUSUAL_BLANK = re.compile(r"[^\S \t]")
 _TOKEN = re.compile(r'\s*((?:[^\s"\']|"[^"]*"|\'[^\']*\')+)')
 _PROGRAM = re.compile(r"(?:[A-Za-z]:)?[A-Za-z0-9_.\\/+-]+")
 _EXTENSION = re.compile(r"\.(?:exe|cmd|bat|com|ps1)$", re.IGNORECASE)
@@ -358,7 +358,7 @@ _NUMBERS = re.compile(
 _NUMERIC_TESTS = words("-eq -ne -lt -le -gt -ge -t")
 _NUMERIC_FORMAT = re.compile(r"%[^%A-Za-z]*[^%bcqs(]")
 _EVALUATES = words("exit return break continue shift logout bye print zformat zregexparse")
-_EVALUATES_MORE = re.compile(r"\[|=|\+\+|--|\A(?:.*[^A-Za-z0-9_])?[A-Za-z_]", re.DOTALL)
+_EVALUATED_FURTHER = re.compile(r"\[|=|\+\+|--|\A(?:.*[^A-Za-z0-9_])?[A-Za-z_]", re.DOTALL)
 """In an argument that is evaluated: a subscript, an assignment, or a variable, whose text is evaluated in turn."""
 _CLOBBERS = re.compile(r">&[!|]")
 _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
@@ -367,7 +367,7 @@ _OWN = re.compile(r"[({}*?\[\]^#~!$`=]")
 def split(command: str, shell: str, found: Findings) -> None:
     """Notes the one command of a plain line, and why the line can't be judged. Quotes are removed around whole runs."""
     pieces = _pieces(command, found)
-    if _META[shell].search(command) or _ODD_BLANK.search(command):
+    if _META[shell].search(command) or _UNUSUAL_BLANK.search(command):
         found.misread(f"a character that {shell} gives a meaning to")
     if not pieces:
         return
@@ -453,5 +453,5 @@ def note_zsh_arguments(name: str | None, arguments: tuple[str | None, ...], foun
         evaluates = first is None or _NUMERIC_FORMAT.search(first) is not None
     else:
         evaluates = name in _EVALUATES
-    if evaluates and any(one is None or _EVALUATES_MORE.search(one) for one in _numbers_in(name, arguments)):
+    if evaluates and any(one is None or _EVALUATED_FURTHER.search(one) for one in _numbers_in(name, arguments)):
         found.undecidable(f"{name} evaluates numbers in zsh")

@@ -56,7 +56,7 @@ _NUMBERS_OF_SHELLS = words(
 )
 """Those of them that are numbers, as long as the line does not set them."""
 _SEQUENCES = words("program compound_statement do_group subshell command_substitution case_item")
-_NOT_BEHIND = words("elif_clause else_clause")
+_LATER_CLAUSES = words("elif_clause else_clause")
 
 
 def rounds(variables: Variables, text: str, place: int) -> list[dict[str, str | None]]:
@@ -250,7 +250,7 @@ class Variables:
             texts = found.value.strip("{}").split(",")
             return texts if not any(map(_GLOBS.search, texts)) else []
         ones = [one for one in self._candidates if one[1] == name]
-        is_certain = any(node.end_byte <= place < _holds_until(node) for node, _, _ in ones)
+        is_certain = any(node.end_byte <= place < _valid_until(node) for node, _, _ in ones)
         if not is_certain or self._sites.get(name) != len(ones) or len(ones) > _MAX_ALTERNATIVES:
             return []
         texts_of = [self._read_plain_value(node, value) for node, _, value in ones]
@@ -305,7 +305,7 @@ class Variables:
         """Prefix assignments of a command hold for that alone."""
         is_prefix = node.parent is not None and node.parent.type == "command"
         is_plain = node.children[0].type == "variable_name"
-        until = _holds_until(node) if is_plain and not is_prefix else -1
+        until = _valid_until(node) if is_plain and not is_prefix else -1
         return _Given(node.end_byte, until, value, value is None, function)
 
     def _forgets(self, nodes: list[Node], node: Node) -> None:
@@ -339,12 +339,12 @@ class Variables:
     def _learn(self, node: Node, name: str, value: Node | None) -> None:
         text = self._read_plain_value(node, value)
         if text is not None:
-            self._known[name] = _Known(text, node.end_byte, _holds_until(node))
+            self._known[name] = _Known(text, node.end_byte, _valid_until(node))
         elif value is not None and value.type == "array":
             ones = [read_word(self._text(one), self.at(node.start_byte)) for one in value.named_children]
             texts = [one.text for one in ones if one.text is not None and not one.tilde and one.text[:1] != "["]
             if len(texts) == len(ones):
-                self._lists[name] = (texts, node.end_byte, _holds_until(node))
+                self._lists[name] = (texts, node.end_byte, _valid_until(node))
 
     def _read_plain_value(self, node: Node, value: Node | None) -> str | None:
         if value is None:
@@ -408,7 +408,7 @@ class Variables:
     def _function(self, node: Node) -> None:
         name = node.child_by_field_name("name")
         if name is not None:
-            self._functions.setdefault(self._text(name), []).append(_Known("", node.end_byte, _holds_until(node)))
+            self._functions.setdefault(self._text(name), []).append(_Known("", node.end_byte, _valid_until(node)))
 
 
 def _all(root: Node) -> Iterator[Node]:
@@ -419,7 +419,7 @@ def _all(root: Node) -> Iterator[Node]:
         pending.extend(reversed(node.children))
 
 
-def _holds_until(statement: Node) -> int:
+def _valid_until(statement: Node) -> int:
     """The byte up to which what follows runs only after `statement` has run, in the same shell."""
     one = statement
     while True:
@@ -430,8 +430,10 @@ def _holds_until(statement: Node) -> int:
         kind = parent.type
         if kind in _SEQUENCES:
             return parent.end_byte
-        if kind == "if_statement" or kind in _NOT_BEHIND:
-            return next((child.start_byte for child in parent.children if child.type in _NOT_BEHIND), parent.end_byte)
+        if kind == "if_statement" or kind in _LATER_CLAUSES:
+            return next(
+                (child.start_byte for child in parent.children if child.type in _LATER_CLAUSES), parent.end_byte
+            )
         if kind == "list" and len(parent.children) == 3:
             if parent.children[0] == one:
                 one = parent

@@ -73,7 +73,7 @@ _ESCAPED_IN_STRING = frozenset('$`"\\')
 _PLAIN = re.compile(r"[A-Za-z0-9_./,:=+@%^-]*")
 _ORDINARY = re.compile(r"""(?:[^ \t\n;|&<>()'"\\$`{*?\[]+|\\[^\n])+""")
 """Outside of quotes: characters that stand for themselves wherever they are, and escaped ones."""
-_TILDE_BEHIND = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?:[^'\"\\`$]*:)?~")
+_TILDE_ASSIGNED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=(?:[^'\"\\`$]*:)?~")
 """bash also expands a tilde after `NAME=`, and after a colon there, in any such word."""
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 _PATTERN_OF_LOOP = re.compile(r"[A-Za-z0-9_./,:=+@%^*{}-]*")
@@ -168,7 +168,7 @@ def _special(source: str) -> Word | None:
         return Word(None, "/dev/fd/")
     if source in _NUMBERS:
         return Word(None, "0")  # no option, and one word at most
-    if "~" in source and _TILDE_BEHIND.match(source):
+    if "~" in source and _TILDE_ASSIGNED.match(source):
         return Word(None, source[: source.index("~")])
     return None
 

@@ -204,7 +204,7 @@ def test_an_answer_in_one_body_says_what_its_stream_says(pair: Pair, more: dict[
     view = pair.request(pair.thread("hi"))
     body = pair.theirs.message(Script.from_turns([turn]).turns[0], view).decode()
     assembler, shown, thoughts = pair.ours.assembler(), [], []
-    for name, data in pair.ours.whole(body):
+    for name, data in pair.ours.events_of_answer(body):
         shown.append(assembler.feed(name, data) or "")
         thoughts.append(assembler.thinking)
     whole, streamed_thoughts = assembler.finish(), list[str]()
@@ -231,7 +231,7 @@ def test_what_is_no_whole_answer_is_none(pair: Pair, body: str) -> None:
     assembler = pair.ours.assembler()
 
     def read_it() -> None:
-        for name, data in pair.ours.whole(body):
+        for name, data in pair.ours.events_of_answer(body):
             assembler.feed(name, data)
 
     with pytest.raises((LookupError, ValueError, StreamProtocolError)):
@@ -241,7 +241,7 @@ def test_what_is_no_whole_answer_is_none(pair: Pair, body: str) -> None:
 def test_a_field_that_an_object_has_twice_is_found_in_one_body() -> None:
     call = '{"type": "tool_use", "id": "t", "name": "X", "input": {"a": 1, "a": 2}}'
     assembler = AnthropicDialect().assembler()
-    for name, data in AnthropicDialect().whole(f'{{"content": [{call}], "stop_reason": "tool_use"}}'):
+    for name, data in AnthropicDialect().events_of_answer(f'{{"content": [{call}], "stop_reason": "tool_use"}}'):
         assembler.feed(name, data)
     (found,) = assembler.finish().tool_calls
     assert found.problem == "the arguments have the field 'a' twice"

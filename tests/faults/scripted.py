@@ -160,7 +160,7 @@ class Host:
             STATE_DIR,
             disk=disk,
             min_compact_bytes=MIN_COMPACT_BYTES,
-            beside=functools.partial(Later, times=world.compaction_lasts),
+            start_job=functools.partial(Later, times=world.compaction_lasts),
             archives=True,
         )
 

@@ -394,7 +394,7 @@ def test_a_session_that_begins_meanwhile_is_not_cleared_away(tmp_path: Path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(FileCheckpointStore, "load", slow)
-        opening._clear_unbegun(store, SESSION)
+        opening._clear_unstarted(store, SESSION)
     try:
         assert load(tmp_path).task is not None
     except NoSuchSession:

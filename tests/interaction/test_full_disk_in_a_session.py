@@ -75,7 +75,7 @@ async def test_paused_and_gone_on_with(host: Host, monkeypatch: pytest.MonkeyPat
 
             disk.full = False
             await opener.refresh(session, cursor=None)
-            session.go_on()
+            session.continue_task()
             assert session.state()["sessionStatus"] == "SESSION_RUNNING"
             end = await session.tasks.await_end()
             assert (end.status, end.text) == ("completed", "Second.")

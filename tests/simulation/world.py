@@ -21,7 +21,7 @@ from agent_host.ids import Outside
 from state.disk import ThreadJob
 from tool_runtime.output.artifacts import SpillRoom
 from tool_runtime.processes.command import Captured
-from tool_runtime.processes.guard import NOBODY
+from tool_runtime.processes.guard import NO_LEFTOVERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -157,7 +157,7 @@ class _ScriptedCommand:
     async def kill(self) -> Leftovers:
         if not self.exit.done():
             self.exit.set_result(None)
-        return NOBODY
+        return NO_LEFTOVERS
 
     async def count_left(self) -> int:
         return 0

@@ -19,13 +19,13 @@ from tool_runtime.sandbox import session
 def kill_at(step: str) -> None:
     """From the first held start on this process dies at the step, without a warning."""
     begun = []
-    start = session.HeldCommand.start
+    start = session.SandboxedCommand.start
 
     def beginning(*arguments: Any) -> Any:
         begun.append(True)
         return start(*arguments)
 
-    setattr(session.HeldCommand, "start", beginning)  # noqa: B010  the one seam that every held start passes
+    setattr(session.SandboxedCommand, "start", beginning)  # noqa: B010  the one seam that every held start passes
     place, when, number = step.split(" ")
     module, _, name = place.partition(":")
     owner: Any = importlib.import_module(module)

@@ -144,7 +144,7 @@ class Loop:
             scrubber=Scrubber(secrets, Redaction(key=lambda: b"k") if redaction else None),
             phase=phase,
             live_output=LiveOutput(out),
-            at_once={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
+            max_concurrent={"commands": 8, "files": 8, "requests": 8, "uploads": 2, **(at_once or {})},
             questions=ElicitationQueue(),
             progress=Progress(*repeats),
             outside=MACHINE,

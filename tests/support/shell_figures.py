@@ -77,7 +77,7 @@ def refusals(name: str) -> list[Refusal]:
     for number, line in _lines(name):
         facts = _facts(line)
         for level in LEVELS:
-            reason = _why_not(_ci(_programs(facts), held=level == "sandbox"), facts)
+            reason = _why_not(_ci(_programs(facts), sandboxed=level == "sandbox"), facts)
             if reason:
                 found.append(Refusal(number, level, reason, right.get(number, {}).get(level)))
     return found
@@ -112,7 +112,7 @@ def _lines(name: str) -> list[tuple[str, str]]:
     return [(one["id"], one["line"]) for one in read]
 
 
-def _ci(programs: tuple[str, ...] = (), *, held: bool = False) -> PolicyBundle:
+def _ci(programs: tuple[str, ...] = (), *, sandboxed: bool = False) -> PolicyBundle:
     return instantiate(
         template("ci"),
         PlaceholderValues(
@@ -121,7 +121,7 @@ def _ci(programs: tuple[str, ...] = (), *, held: bool = False) -> PolicyBundle:
         session_id="s",
         now=_NOW,
         programs=programs,
-        held=held,
+        sandboxed=sandboxed,
     )
 
 

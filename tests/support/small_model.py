@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_host.errors import ENDINGS, ErrorCode, ending_of
-from agent_host.thread.messages import NOTHING_SAID
+from agent_host.thread.messages import NO_TEXT
 from tests.support.llama_server import serving
 from tests.support.process import Host, Outcome, eventually, gateway, say
 from tests.support.text_calls import TextCalls, parsing
@@ -129,7 +129,7 @@ class Run:
             yield f"exit {self.outcome.code}, {verdict}, {reason}, {result['endedBy']}, retryable {result['retryable']}"
         if (reason is None) != (verdict in _DONE) or reason not in {None, *ENDINGS}:
             yield f"the verdict {verdict} has the reason {reason}"
-        if verdict in _DONE and result["text"].strip() in ("", NOTHING_SAID):
+        if verdict in _DONE and result["text"].strip() in ("", NO_TEXT):
             yield "a success without an answer"
         yield from self._faults_of_events(host.event_log(self.session))
         yield from self._faults_of_the_rule()

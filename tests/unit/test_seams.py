@@ -47,7 +47,7 @@ DIRECT: dict[str, tuple[str, str]] = {
     "agent_host.batch.engines": ("process", "a session's process, in a task of Ray"),
     "agent_host.batch.workspaces": ("process", "git, for workspaces that sessions begin with"),
     "agent_host.ids": ("chance clock", "MACHINE, which composition hands in"),
-    "state.disk": ("process sleep thread", "behind Disk and Beside"),
+    "state.disk": ("process sleep thread", "behind Disk and StartJob"),
     "state.file_store": ("clock", "the default of `now` for programs that only read"),
     "state.keys": ("chance", "the key of a state directory, which outlives sessions"),
     "state.temporary": ("chance", _NAMES),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     RunProgram = Callable[[CommandParams], Awaitable[CommandOutcome]]
     """See LocalToolRouter.run_program."""
 
-_TOLD_BYTES: Final = 4096
+_BEGINNING_BYTES: Final = 4096
 _CUT: Final = {"stdout": "stdout_truncated", "stderr": "stderr_truncated"}
 
 
@@ -88,8 +88,8 @@ class Commands:
     def _state(self, one: BackgroundCommand) -> str:
         if one.end is not None:
             return f"{one.command_id}: {one.end.note()}"
-        took_s = self._settings.outside.monotonic() - one.began
-        return f"{one.command_id}: running, for {took_s:.0f} seconds so far"
+        elapsed_s = self._settings.outside.monotonic() - one.started
+        return f"{one.command_id}: running, for {elapsed_s:.0f} seconds so far"
 
     def _sandbox_for(self, params: CommandParams | ServerParams) -> Sandbox | None:
         own = self._settings.sandbox
@@ -109,9 +109,9 @@ class Commands:
         """Run a program by its absolute path, and keep `most_bytes` of each stream. Raises ToolFault."""
         resolve(argv[0], Scope())  # absolute, or it is refused
         limits = {"timeout_s": timeout_s, "max_output_bytes": most_bytes}
-        began = self._settings.outside.monotonic()
+        started = self._settings.outside.monotonic()
         outcome = await self.run_program(command_params(call.request, self._settings, argv, cwd, env, **limits))
-        return FinishedProgram(call, outcome, self._settings.outside.ms_since(began), timeout_s)
+        return FinishedProgram(call, outcome, self._settings.outside.ms_since(started), timeout_s)
 
     async def run_command(self, call: CallContext, directory: Callable[[CallContext, str | None], str]) -> ToolOutput:
         """Run a line of the shell, or have it run on; `directory` is as in Operations. Raises ToolFault."""
@@ -219,12 +219,12 @@ class FinishedProgram(NamedTuple):
                 kept.append(artifact._replace(**stored[name]))  # type: ignore[arg-type]
             else:
                 captured.spill.close()
-        more: dict[str, Any] = {
+        extra: dict[str, Any] = {
             "exit_code": outcome.exit_code,
             "denials": outcome.denials,
             "stderr": _begin(outcome.stderr),
         }
-        output = fit_texts(call, fields, cut=_CUT, **more)._replace(artifacts=tuple(kept))
+        output = fit_texts(call, fields, cut=_CUT, **extra)._replace(artifacts=tuple(kept))
         return _in_time(outcome, output, f"timed out after {self.timeout_s:g} seconds")
 
 
@@ -273,7 +273,7 @@ def _show(ends: HeadTail, limit_bytes: int) -> str:
 
 def _begin(captured: Captured) -> str:
     """The beginning of a stream for observers: longer than they are shown, so that a secret is still whole in it."""
-    return _show(captured.rendered(), _TOLD_BYTES)
+    return _show(captured.rendered(), _BEGINNING_BYTES)
 
 
 def _coloured(name: str, data: bytes) -> dict[str, str]:
@@ -287,8 +287,8 @@ def _render(piece: OutputPiece) -> str:
     text = decode_output(reduce(piece.data), crlf=current.CRLF)
     begins = piece.start + piece.skipped
     gap = f"[... {piece.skipped} bytes are not kept ...]\n" if piece.skipped else ""
-    more = f"; {piece.total - piece.end} more from offset {piece.end}" if piece.end < piece.total else ""
-    return f"Output, bytes {begins} to {piece.end} of {piece.total}{more}:\n{gap}{text}"
+    remainder = f"; {piece.total - piece.end} more from offset {piece.end}" if piece.end < piece.total else ""
+    return f"Output, bytes {begins} to {piece.end} of {piece.total}{remainder}:\n{gap}{text}"
 
 
 def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
@@ -318,5 +318,5 @@ def command_output(call: CallContext, outcome: CommandOutcome) -> ToolOutput:
                 if spill.kept_bytes == total:
                     coloured |= _coloured(name, spill.read(0, total))
             spill.close()
-    more: dict[str, Any] = {"exit_code": outcome.exit_code, "denials": outcome.denials, "coloured": coloured}
-    return ToolOutput(text + outcome.refused, tuple(kept), capped=True, stderr=_begin(outcome.stderr), **more)
+    extra: dict[str, Any] = {"exit_code": outcome.exit_code, "denials": outcome.denials, "coloured": coloured}
+    return ToolOutput(text + outcome.refused, tuple(kept), capped=True, stderr=_begin(outcome.stderr), **extra)

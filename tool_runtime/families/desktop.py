@@ -96,13 +96,13 @@ WRITE_FILE: Final = ToolSpec(
 def _write(operations: Operations, call: CallContext) -> ToolOutput:
     path = call.arguments["path"]
     outcome, output = operations.write(call, create_directories=call.arguments.get("createDirectories", True))
-    said = f"Wrote {len(outcome.after)} bytes to {path}"
+    message = f"Wrote {len(outcome.after)} bytes to {path}"
     if outcome.before_bytes:  # a small model takes "wrote" for "appended"
-        said += f", in place of the {outcome.before_bytes} bytes that it had"
-    alike = "" if outcome.existed else _look_alikes(path)
-    if alike:
-        said += f", a new file beside one whose name looks the same: {alike}"
-    return _written(said, outcome, output)
+        message += f", in place of the {outcome.before_bytes} bytes that it had"
+    look_alikes = "" if outcome.existed else _look_alikes(path)
+    if look_alikes:
+        message += f", a new file beside one whose name looks the same: {look_alikes}"
+    return _written(message, outcome, output)
 
 
 def _look_alikes(path: str) -> str:
@@ -113,8 +113,8 @@ def _look_alikes(path: str) -> str:
     return ", ".join(look_alikes(path))
 
 
-def _written(said: str, outcome: WriteOutcome, output: Mapping[str, Any]) -> ToolOutput:
-    text = f"{said}; it is the same file as {', '.join(outcome.also[:_MAX_NAMES])}" if outcome.also else said
+def _written(message: str, outcome: WriteOutcome, output: Mapping[str, Any]) -> ToolOutput:
+    text = f"{message}; it is the same file as {', '.join(outcome.also[:_MAX_NAMES])}" if outcome.also else message
     return ToolOutput(text, **output)
 
 
@@ -214,8 +214,8 @@ def _upload(operations: Operations, call: CallContext) -> ToolOutput:
             raise ToolFault(FaultKind.TOO_LARGE, f"{len(data)} bytes exceed the limit of {limit} bytes")
     name = _name_of(call.arguments)
     kind = call.arguments.get("contentType") or (_TEXT if _is_text(data) else _BYTES)
-    said = f"Stored {name} ({len(data)} bytes, {kind})"
-    return ToolOutput(said, artifacts=(Artifact("tool_output", name, kind, data),))
+    message = f"Stored {name} ({len(data)} bytes, {kind})"
+    return ToolOutput(message, artifacts=(Artifact("tool_output", name, kind, data),))
 
 
 def upload_problem(arguments: Mapping[str, Any]) -> str | None:
@@ -463,7 +463,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
             lines.append(path if fields["mode"] == "files" else f"{path}: {hit.matches}")
     if not outcome.hits:
         lines = [f"No {'more matches' if offset else 'match'} in {count_noun(outcome.files, 'file')}"]
-    if outcome.more:
+    if outcome.has_more:
         lines.append(f"[Stopped at the limit of {limit}; offset: {offset + limit} goes on]")
     lines += _omissions(outcome.walk)
     if outcome.large:

@@ -235,7 +235,7 @@ def _list_dir(operations: Operations, call: CallContext) -> ToolOutput:
     rows = [{"path": name_for_json(path), "type": kind} for path, kind in page.entries]
     fields: dict[str, Any] = {} if page.stopped is None else {"stopped": page.stopped}
     count = fitting(call, fields, rows)
-    if count < len(rows) or page.more:
+    if count < len(rows) or page.has_more:
         fields["next_page_token"] = page.token(count)
     return answer({"entries": rows[:count], **fields})
 
@@ -294,7 +294,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
     if passed_over:
         fields["passed_over"] = passed_over
     count = fitting(call, fields, rows)
-    if count < len(rows) or outcome.more:
+    if count < len(rows) or outcome.has_more:
         fields["truncated"] = True
     return answer({"matches": rows[:count], **fields})
 
@@ -389,12 +389,12 @@ async def _fetch(operations: Operations, call: CallContext) -> ToolOutput:
     sent, headers = _encode_body(call.arguments.get("body", ""), call.arguments.get("headers", {}))
     timeout_s = min(call.arguments.get("timeout_ms", FETCH_TIMEOUT_MS), FETCH_TIMEOUT_MS) / 1000
     client = await operations.http_client()  # made before the clock runs
-    began, most = operations.settings.outside.monotonic(), operations.settings.http_max_body_bytes
+    started, most = operations.settings.outside.monotonic(), operations.settings.http_max_body_bytes
     outcome = await client.fetch(call.request, sent, headers, timeout_s=timeout_s, cut_body_bytes=most)
     fields: dict[str, Any] = {"status_code": outcome.status, "status_text": outcome.reason}
     fields["headers"] = dict(outcome.headers)
     fields |= {"body": body_text(outcome), "body_truncated": outcome.body_cut}
-    fields["duration_ms"] = operations.settings.outside.ms_since(began)
+    fields["duration_ms"] = operations.settings.outside.ms_since(started)
     return fit_texts(call, fields, cut={"body": "body_truncated"}, stored="body")
 
 

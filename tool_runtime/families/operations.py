@@ -158,12 +158,12 @@ class Operations:
             if file is None:
                 raise ToolFault(FaultKind.NOT_FOUND, f"this session has stored nothing under {ref}")
             with file:
-                found, more, seen = read_stored(file, offset, limit, pattern, call.max_output_bytes, call.abandoned)
+                found, has_more, seen = read_stored(file, offset, limit, pattern, call.max_output_bytes, call.abandoned)
         what = "lines" if pattern is None else "matches"
         if not found:
             return ToolOutput(f"[No{' more' if offset > 1 else ''} {what} in {count_noun(seen, 'line')}]\n")
         lines = [text if pattern is None else f"{number}: {text}" for number, text in found]
-        if more:
+        if has_more:
             lines.append(f"[{len(lines)} {what} shown; offset: {offset + len(lines)} goes on]")
         return ToolOutput("\n".join(lines) + "\n")
 

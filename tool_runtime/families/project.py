@@ -99,20 +99,20 @@ class ProjectTools:
 
     def _answer(self, call: CallContext, tool: _ProjectTool, outcome: CommandOutcome) -> ToolOutput:
         name = tool.spec.name
-        said = decode_output(outcome.stderr.ends.render(_SHOWN_BYTES), crlf=current.CRLF).strip()
+        printed = decode_output(outcome.stderr.ends.render(_SHOWN_BYTES), crlf=current.CRLF).strip()
         refused = " ".join(outcome.refused.splitlines())
-        behind = "".join(f": {one}" for one in (said, refused) if one)
+        details = "".join(f": {one}" for one in (printed, refused) if one)
         if outcome.timed_out:
-            raise ToolFault(FaultKind.TIMED_OUT, f"{name} took too long{behind}")
+            raise ToolFault(FaultKind.TIMED_OUT, f"{name} took too long{details}")
         if outcome.exit_code != 0:
-            raise ToolFault(FaultKind.SYSTEM, f"{name} ended with exit code {outcome.exit_code}{behind}")
+            raise ToolFault(FaultKind.SYSTEM, f"{name} ended with exit code {outcome.exit_code}{details}")
         if outcome.stdout.ends.total > _MAX_ANSWER_BYTES:
             raise ToolFault(FaultKind.SYSTEM, f"{name} printed more than {_MAX_ANSWER_BYTES} bytes")
         raw = outcome.stdout.ends.render(_MAX_ANSWER_BYTES)
         try:
             value: Any = json_text.loads(raw)
         except orjson.JSONDecodeError as error:
-            raise ToolFault(FaultKind.SYSTEM, f"{name} printed no JSON: {error}{behind}") from error
+            raise ToolFault(FaultKind.SYSTEM, f"{name} printed no JSON: {error}{details}") from error
         if tool.output is not None:
             wrong = judge_of(tool.output, foreign=True)(value)
             if wrong is not None:
@@ -207,14 +207,14 @@ def _tools_in(workspace: str) -> tuple[dict[str, _ProjectTool], dict[str, tuple[
 
 
 def _project_tool(workspace: str, name: str) -> _ProjectTool:
-    scope, nobody = Scope((workspace,)), Abandoned()
-    raw = whole_file(os.path.join(workspace, FOLDER, name + _SUFFIX), scope, _MAX_MANIFEST_BYTES, nobody).data
+    scope, abandoned = Scope((workspace,)), Abandoned()
+    raw = whole_file(os.path.join(workspace, FOLDER, name + _SUFFIX), scope, _MAX_MANIFEST_BYTES, abandoned).data
     tool = _read_manifest(name, raw)
     digest = hashlib.sha256(b"manifest\0" + hashlib.sha256(raw).digest())
     for place, element in enumerate(tool.argv):
         spelled = os.path.normpath(os.path.join(workspace, element))
         if _is_file_of(workspace, spelled):
-            content = whole_file(spelled, Scope(None), _MAX_PROGRAM_BYTES, nobody).data
+            content = whole_file(spelled, Scope(None), _MAX_PROGRAM_BYTES, abandoned).data
             real = os.fsencode(os.path.realpath(spelled))
             digest.update(b"%d\0%s\0%s" % (place, real, hashlib.sha256(content).digest()))
     return tool._replace(spec=tool.spec._replace(identity=digest.hexdigest()))
@@ -242,34 +242,39 @@ def _names(folder: str) -> Iterator[str]:
 
 def _read_manifest(name: str, raw: bytes) -> _ProjectTool:
     try:
-        said = tomllib.loads(raw.decode("utf-8-sig"))
+        manifest = tomllib.loads(raw.decode("utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _UnusableManifest(describe_toml(raw, error)) from error
-    found = all_problems(_SHAPE, said, "$")
+    found = all_problems(_SHAPE, manifest, "$")
     if found:
         raise _UnusableManifest(*map(str, found))
-    effect = said.get("effect", "other" if said["side_effects"] else "none")
+    effect = manifest.get("effect", "other" if manifest["side_effects"] else "none")
     checks = (
-        (said["name"] != name, f"$.name: has to be that of its file, {name}"),
+        (manifest["name"] != name, f"$.name: has to be that of its file, {name}"),
         (not re.fullmatch(NAME, name) or name.startswith(RESERVED), f"$.name: {name!r} cannot be the name of a tool"),
-        (not said["description"].strip(), "$.description: is empty"),
-        (len(said["description"]) > _MAX_DESCRIPTION, f"$.description: at most {_MAX_DESCRIPTION} characters"),
-        (not said["argv"] or not all(said["argv"]), "$.argv: names a program and its arguments, none of them empty"),
-        (any("\0" in one for one in said["argv"]), "$.argv: contains a NUL character"),
+        (not manifest["description"].strip(), "$.description: is empty"),
+        (len(manifest["description"]) > _MAX_DESCRIPTION, f"$.description: at most {_MAX_DESCRIPTION} characters"),
         (
-            (effect == "none") is said["side_effects"],
+            not manifest["argv"] or not all(manifest["argv"]),
+            "$.argv: names a program and its arguments, none of them empty",
+        ),
+        (any("\0" in one for one in manifest["argv"]), "$.argv: contains a NUL character"),
+        (
+            (effect == "none") is manifest["side_effects"],
             "$.effect: none is for a tool without side effects, and only for it",
         ),
-        (said["input"].get("type") != "object", '$.input: is the schema of an object: type = "object"'),
-        (not _is_json(said), "$: a date or a time has to be a text"),
+        (manifest["input"].get("type") != "object", '$.input: is the schema of an object: type = "object"'),
+        (not _is_json(manifest), "$: a date or a time has to be a text"),
     )
     wrong = [why for is_wrong, why in checks if is_wrong]
     if wrong:
         raise _UnusableManifest(*wrong)
-    argv = tuple(said["argv"])
+    argv = tuple(manifest["argv"])
     does: Effect = "none" if effect == "none" else "other"
-    spec = ToolSpec(name, said["description"], said["input"], effect=does, category="commands", runs=argv, **INVOKES)
-    return _ProjectTool(spec, argv, said.get("timeout_s"), said.get("output"))
+    spec = ToolSpec(
+        name, manifest["description"], manifest["input"], effect=does, category="commands", runs=argv, **INVOKES
+    )
+    return _ProjectTool(spec, argv, manifest.get("timeout_s"), manifest.get("output"))
 
 
 def _is_json(value: Any) -> bool:

@@ -184,12 +184,12 @@ def _list(operations: Operations, call: CallContext) -> ToolOutput:
         {"name": name_for_json(one.path), "type": one.kind, **({} if one.size is None else {"size": one.size})}
         for one in listing.page
     ]
-    told: dict[str, Any] = {"total": listing.total, "hidden": listing.walk.hidden, "truncated": False}
+    totals: dict[str, Any] = {"total": listing.total, "hidden": listing.walk.hidden, "truncated": False}
     if listing.walk.stopped is not None:
-        told["stopped"] = listing.walk.stopped
-    count = fitting(call, told, rows)
-    told["truncated"] = fields["offset"] + count < listing.total
-    return answer({"entries": rows[:count], **told})
+        totals["stopped"] = listing.walk.stopped
+    count = fitting(call, totals, rows)
+    totals["truncated"] = fields["offset"] + count < listing.total
+    return answer({"entries": rows[:count], **totals})
 
 
 GREP: Final = ToolSpec(
@@ -250,7 +250,7 @@ def _grep(operations: Operations, call: CallContext) -> ToolOutput:
             for line in hit.lines
         ]
     count = fitting(call, fields, rows)
-    fields["truncated"] = outcome.more or count < len(rows)
+    fields["truncated"] = outcome.has_more or count < len(rows)
     return answer({name: rows[:count], **fields})
 
 
@@ -412,16 +412,16 @@ async def _run_script(operations: Operations, call: CallContext) -> ToolOutput:
     fields: dict[str, Any] = {"exit_code": code, "timeout": done.outcome.timed_out, "duration_ms": done.duration_ms}
     stored: dict[str, dict[str, str]] = {}
     for name in ("stdout", "stderr"):
-        whole, is_cut = done.text(name, _CAPTURED_BYTES)
-        shown = truncate_characters(whole, OUTPUT_CHARS)
-        is_cut = is_cut or shown is not whole
+        text, is_cut = done.text(name, _CAPTURED_BYTES)
+        shown = truncate_characters(text, OUTPUT_CHARS)
+        is_cut = is_cut or shown is not text
         fields |= {name: shown, f"{name}_truncated": is_cut}
         if is_cut:
             stored[name] = {"ref_field": f"{name}_ref", "hash_field": f"{name}_sha256"}
     output = done.answer(fields | ({"sandbox": cwd, "files": left} if left else {}), stored)
     if code:
-        said = f"{script.relative_path} of the skill {script.skill} ended with exit code {code}"
-        raise ToolFault(FaultKind.EXIT_NONZERO, said, partial=output)
+        message = f"{script.relative_path} of the skill {script.skill} ended with exit code {code}"
+        raise ToolFault(FaultKind.EXIT_NONZERO, message, partial=output)
     return output
 
 

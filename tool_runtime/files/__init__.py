@@ -16,7 +16,7 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from agent_host.safe_open import O_PATH, open_there
+from agent_host.safe_open import O_PATH, open_exact
 from policy.paths import covering, is_absolute, is_under, normalize, problem_with, roots
 from policy.rules.protected_paths import repository_place
 from tool_runtime.platform import OS_FAMILY
@@ -50,7 +50,7 @@ def open_file(path: str, scope: Scope) -> tuple[str, int, os.stat_result]:
     _refuse_slash(path)
     parent, name = os.path.split(spelled)
     if name and not _out_of_scope(spelled, spelled, scope):
-        directory = open_there(parent, PASS_FLAGS)
+        directory = open_exact(parent, PASS_FLAGS)
         if directory is not None:  # then no link is in the way, up to the file itself
             try:
                 return spelled, *open_regular(directory, name)
@@ -68,9 +68,9 @@ def open_directory(path: str, scope: Scope) -> tuple[str, int | None]:
     system has no such descriptors. Raises ToolFault."""
     spelled = _spell(path)
     if not _out_of_scope(spelled, spelled, scope):
-        there = open_there(spelled, _LIST_FLAGS)
-        if there is not None:
-            return spelled, there
+        descriptor = open_exact(spelled, _LIST_FLAGS)
+        if descriptor is not None:
+            return spelled, descriptor
     real = resolve(path, scope)
     if not BY_DESCRIPTOR or os.scandir not in os.supports_fd:
         return real, None
@@ -110,7 +110,7 @@ def _refuse_slash(path: str, *, own_name: bool = False) -> None:
 
 def _is_real(spelled: str) -> bool:
     """True if one system call shows that there is no link on the way, which is cheaper than checking each component."""
-    fd = open_there(spelled, O_PATH)
+    fd = open_exact(spelled, O_PATH)
     if fd is None:
         return False
     os.close(fd)
@@ -205,9 +205,9 @@ def open_dir(real: str, *, to_list: bool = False) -> int:
     """Descriptor of the directory `real`, reached without following any link. The caller closes it. `to_list`: its
     entries can be read, if the user may do that."""
     flags = _LIST_FLAGS if to_list else PASS_FLAGS
-    there = open_there(real, flags)
-    if there is not None:
-        return there
+    descriptor = open_exact(real, flags)
+    if descriptor is not None:
+        return descriptor
     names = [name for name in real.split("/") if name]
     try:
         return walk(names, os.open("/", PASS_FLAGS if names else flags), last_flags=flags)

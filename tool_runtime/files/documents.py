@@ -97,11 +97,11 @@ class _CellWriter:
         elif kind == "error":
             traceback = output.get("traceback")
             lines = [line for line in traceback if isinstance(line, str)] if isinstance(traceback, list) else []
-            said = _clean_output("\n".join(lines))
+            text = _clean_output("\n".join(lines))
             name, why = _clean_output(_text(output.get("ename"))), _clean_output(_text(output.get("evalue")))
             error = f"{name}: {why}" if why else name
             # A traceback may be cut, or lack the error's message.
-            yield said if error in said else f"{said}\n{error}".lstrip("\n")
+            yield text if error in text else f"{text}\n{error}".lstrip("\n")
         else:
             data = output.get("data")
             yield from self._data(data if isinstance(data, dict) else {})
@@ -237,14 +237,14 @@ class _PdfReading:
         size = at = count = 0
         while output is not None and (line := output.readline(_MAX_LINE_BYTES)):
             size += len(line)
-            said = _parse(line)
-            if said is None or size > self._limits.text_bytes:
+            record = _parse(line)
+            if record is None or size > self._limits.text_bytes:
                 self.problem = "it has more text than is read"
                 return
-            if "problem" in said:
-                self.problem = str(said["problem"])[:_MAX_MESSAGE]
+            if "problem" in record:
+                self.problem = str(record["problem"])[:_MAX_MESSAGE]
                 return
-            at, count, text = said["page"], said["of"], said["text"]
+            at, count, text = record["page"], record["of"], record["text"]
             shown = text.encode("utf-8", "replace").decode().strip("\n") or "[no text on this page]"
             yield f"--- page {at} of {count} ---\n{shown}\n"
         if at < count or at == 0:
@@ -272,11 +272,11 @@ class _PdfReading:
 def _parse(line: bytes) -> dict[str, Any] | None:
     """A line of the program; None for one that is cut or is not of its making."""
     try:
-        said = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(record, dict):
         return None
     kinds = {"page": int, "of": int, "text": str}
-    is_page = all(isinstance(said.get(name), kind) for name, kind in kinds.items())
-    return said if is_page or "problem" in said else None
+    is_page = all(isinstance(record.get(name), kind) for name, kind in kinds.items())
+    return record if is_page or "problem" in record else None

@@ -38,12 +38,12 @@ class EditProblem(Exception):
         """The problem with information for a better edit."""
         which = f"edit {self.number} of {len(edits)}: " if len(edits) > 1 else ""
         old = edits[self.number - 1].old
-        more = ""
+        hint = ""
         if self.found == 0:
-            more = f"; {nearest_lines(self.text, old)}"
+            hint = f"; {nearest_lines(self.text, old)}"
         elif self.found is not None:
-            more = f"; {_places(self.text, old)}: give more of the text around it, or set replaceAll to true"
-        return f"{which}{self}; nothing was changed: {path}{more}"
+            hint = f"; {_places(self.text, old)}: give more of the text around it, or set replaceAll to true"
+        return f"{which}{self}; nothing was changed: {path}{hint}"
 
 
 class EditedFile(NamedTuple):
@@ -227,10 +227,10 @@ def _sources(text: str) -> Iterator[_CellSource]:
         for name, at, end in _members(text, begin):
             if name == "source":
                 value = json.loads(text[at:end])
-                whole = "".join(value) if isinstance(value, list) else value
-                if not isinstance(whole, str):
+                source = "".join(value) if isinstance(value, list) else value
+                if not isinstance(source, str):
                     raise ValueError("a source is not text")
-                yield _CellSource(whole, at, end)
+                yield _CellSource(source, at, end)
                 break
         else:
             raise ValueError("a cell has no source")
@@ -284,9 +284,9 @@ def nearest_lines(text: str, old: str) -> str:
         return "the file is empty" if not text.strip() else "no line of it is like the old text"
     same = [number for number, line in enumerate(lines, 1) if line.strip() == wanted]
     if same:
-        said = "is there with other spaces or followed by other lines"
-        return f"its first line {said}: {_render(lines, same)}"
-    like = _alike(lines, wanted)
+        difference = "is there with other spaces or followed by other lines"
+        return f"its first line {difference}: {_render(lines, same)}"
+    like = _similar_lines(lines, wanted)
     return f"the nearest lines are: {_render(lines, like)}" if like else "no line of it is like the old text"
 
 
@@ -303,7 +303,7 @@ def _places(text: str, old: str) -> str:
     return f"it begins in line{'s' if len(found) > 1 else ''} {shown}{' and more' if len(found) > _MAX_SHOWN else ''}"
 
 
-def _alike(lines: list[str], wanted: str) -> list[int]:
+def _similar_lines(lines: list[str], wanted: str) -> list[int]:
     matcher = difflib.SequenceMatcher(autojunk=False)
     matcher.set_seq2(wanted[:_MAX_LINE_CHARS])
     pieces = _pieces(wanted)

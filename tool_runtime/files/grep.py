@@ -99,12 +99,12 @@ class Hit(NamedTuple):
 
 class GrepOutcome(NamedTuple):
     """`hits` in the order of the walk, which has counted the omitted entries. `files` were searched, `large` and
-    `unreadable` could not be. `more`: there are matches beyond the limit; `stopped` is the reason for an incomplete
+    `unreadable` could not be. `has_more`: there are matches beyond the limit; `stopped` is the reason for an incomplete
     search."""
 
     hits: list[Hit]
     files: int
-    more: bool
+    has_more: bool
     large: int
     unreadable: int
     stopped: str | None
@@ -133,7 +133,7 @@ def grep(params: GrepParams, abandoned: Abandoned) -> GrepOutcome:
         found = ([_Files("", directory, [name])], None) if is_file else search.candidates(root, walk)
         hits = search.search_all(*found, strictly=is_file)
     files, unreadable = sum(len(files.names) for files in found[0]), search.unreadable + walk.unreadable
-    return GrepOutcome(hits, files, search.more, search.large, unreadable, search.stopped or walk.stopped, walk)
+    return GrepOutcome(hits, files, search.has_more, search.large, unreadable, search.stopped or walk.stopped, walk)
 
 
 def _pattern(params: GrepParams) -> Pattern:
@@ -164,7 +164,7 @@ class _Search:
         self._most = MAX_FILE_BYTES if limit is None else min(limit, MAX_FILE_BYTES)
         self._passed = self._shown = 0
         self.large = self.unreadable = 0
-        self.more = False
+        self.has_more = False
         self.stopped: str | None = None
 
     def candidates(self, root: str, walk: Walk) -> tuple[list[_Files], Mapping[str, set[str]] | None]:
@@ -215,8 +215,8 @@ class _Search:
         with `strictly` what keeps a file from being read."""
         hits: list[Hit] = []
         for one in candidates:
-            told = one.names if with_match is None else with_match.get(one.path, ())
-            files = one if with_match is None else one._replace(names=[name for name in one.names if name in told])
+            matching = one.names if with_match is None else with_match.get(one.path, ())
+            files = one if with_match is None else one._replace(names=[name for name in one.names if name in matching])
             if not files.names:
                 continue
             try:
@@ -226,7 +226,7 @@ class _Search:
                 if strictly or self._abandoned.flag:
                     raise
                 self.unreadable += len(files.names)
-            if self.more:
+            if self.has_more:
                 break
         return hits
 
@@ -243,7 +243,7 @@ class _Search:
             hit = None if content is None else self._hit(files.path + name, content)
             if hit is not None:
                 yield hit
-            if self.more:
+            if self.has_more:
                 return
 
     def _content(self, fd: int | None, name: str) -> bytes | None:
@@ -282,7 +282,7 @@ class _Search:
             self._passed += 1
             return False
         if self._shown == self._params.limit:
-            self.more = True
+            self.has_more = True
             return False
         self._shown += 1
         return True
@@ -311,21 +311,21 @@ class _Search:
         count, number, counted_to = 0, 1, 0
         for start, end, match in self._matching(content):
             if not self._takes():
-                if self.more:
+                if self.has_more:
                     break
                 continue
             count += 1
             number += content.count(b"\n", counted_to, start)
             counted_to = start
-            for line in _context(content, start, number, self._params.before):
+            for line in _context_before(content, start, number, self._params.before):
                 shown.setdefault(line.number, line)
             shown[number] = MatchLine(number, content[start:end], match)
-            for line in _context_behind(content, end, number, self._params.after):
+            for line in _context_after(content, end, number, self._params.after):
                 shown.setdefault(line.number, line)
         return Hit(path, count, [shown[number] for number in sorted(shown)]) if count else None
 
 
-def _context(content: bytes, start: int, number: int, wanted: int) -> Iterator[MatchLine]:
+def _context_before(content: bytes, start: int, number: int, wanted: int) -> Iterator[MatchLine]:
     while wanted and start > 0:
         end = start - 1
         start = content.rfind(b"\n", 0, end) + 1
@@ -333,7 +333,7 @@ def _context(content: bytes, start: int, number: int, wanted: int) -> Iterator[M
         yield MatchLine(number, content[start:end], None)
 
 
-def _context_behind(content: bytes, end: int, number: int, wanted: int) -> Iterator[MatchLine]:
+def _context_after(content: bytes, end: int, number: int, wanted: int) -> Iterator[MatchLine]:
     while wanted and end + 1 < len(content):
         start = end + 1
         end = content.find(b"\n", start)
@@ -433,7 +433,7 @@ class Search:
             if self._files < self._least_files:
                 return None
             self._ask()
-            outputs = [_read_output(process, said, abandoned) for process, said in self._running]
+            outputs = [_read_output(process, stdout, abandoned) for process, stdout in self._running]
         finally:
             self.close()
         found: dict[str, set[str]] = {}
@@ -447,27 +447,27 @@ class Search:
 
     def close(self) -> None:
         """End what runs."""
-        for process, said in self._running:
+        for process, stdout in self._running:
             if process.poll() is None:
                 process.kill()
                 process.wait()
             if process.stderr is not None:
                 process.stderr.close()
-            said.close()
+            stdout.close()
         self._running = []
 
     def _ask(self) -> None:
         if not self._waiting:
             return
-        said = tempfile.TemporaryFile()  # noqa: SIM115  closed with its process
-        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.PIPE}
+        stdout = tempfile.TemporaryFile()  # noqa: SIM115  closed with its process
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": subprocess.PIPE}
         argv = [*self._argv, *self._waiting]
         process = subprocess.Popen(argv, cwd=self._root, env=self._environment, **streams)
-        self._running.append((process, said))
+        self._running.append((process, stdout))
         self._waiting, self._waiting_bytes, self._waiting_files = [], 0, 0
 
 
-def _read_output(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: Abandoned) -> bytes | None:
+def _read_output(process: subprocess.Popen[bytes], stdout: IO[bytes], abandoned: Abandoned) -> bytes | None:
     """The output; None if it fails for any reason but unreadable files, which it does not report."""
     while True:
         try:
@@ -477,8 +477,8 @@ def _read_output(process: subprocess.Popen[bytes], said: IO[bytes], abandoned: A
             abandoned.refuse()
     if complaint or process.returncode not in (0, _NO_MATCH, _FAILED):
         return None
-    said.seek(0)
-    return said.read()
+    stdout.seek(0)
+    return stdout.read()
 
 
 def find_ripgrep(search_path: str, outside: Sequence[str]) -> Ripgrep | None:
@@ -589,7 +589,7 @@ class Trees:
         if call.at_once:
             if is_recursive or size > _PAGED_AT_ONCE:
                 raise NeedsThread
-            if not self._pager.knows(path):
+            if not self._pager.has_current(path):
                 _refuse_far(path, stat.S_ISDIR)
                 given["max_entries"] = _PAGED_AT_ONCE
         page = self._pager.page(path, self._scope(call.request), call.abandoned, size=size, **given)

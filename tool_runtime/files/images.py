@@ -22,12 +22,12 @@ _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # those that
 
 
 class Header(NamedTuple):
-    """Sides are in pixels, 0 if unknown. `whole`: nothing is missing, as far as its structure shows."""
+    """Sides are in pixels, 0 if unknown. `is_complete`: nothing is missing, as far as its structure shows."""
 
     media_type: str
     width: int = 0
     height: int = 0
-    whole: bool = False
+    is_complete: bool = False
 
 
 class ImageFile(NamedTuple):
@@ -43,9 +43,9 @@ def header_of(data: bytes) -> Header | None:
     of the file is irrelevant."""
     for starts, media_type, read in _FORMATS:
         if starts(data):
-            width, height, whole = read(data)
+            width, height, is_complete = read(data)
             sized = width > 0 and height > 0
-            return Header(media_type, width, height, whole) if sized else Header(media_type)
+            return Header(media_type, width, height, is_complete) if sized else Header(media_type)
     return None
 
 
@@ -59,7 +59,7 @@ def check_image(data: bytes) -> ImageFile | None:
         problem = f"a picture may have at most {MAX_BYTES} bytes"
     elif max(header.width, header.height) > MAX_SIDE:
         problem = f"a side may have at most {MAX_SIDE} pixels"
-    elif not header.whole:
+    elif not header.is_complete:
         problem = "the file is damaged or cut short"
     return ImageFile(header, None if problem else data, problem)
 
@@ -113,16 +113,16 @@ def _webp(data: bytes) -> tuple[int, int, bool]:
     kind, at = data[12:16], 20
     if len(data) < at + 10:
         return 0, 0, False
-    whole = len(data) >= 8 + int.from_bytes(data[4:8], "little") >= at + int.from_bytes(data[16:20], "little")
+    is_complete = len(data) >= 8 + int.from_bytes(data[4:8], "little") >= at + int.from_bytes(data[16:20], "little")
     if kind == b"VP8 " and data[at + 3 : at + 6] == b"\x9d\x01\x2a":
         sides = int.from_bytes(data[at + 6 : at + 10], "little")
-        return sides & 0x3FFF, sides >> 16 & 0x3FFF, whole
+        return sides & 0x3FFF, sides >> 16 & 0x3FFF, is_complete
     if kind == b"VP8L" and data[at] == 0x2F:
         sides = int.from_bytes(data[at + 1 : at + 5], "little")
-        return (sides & 0x3FFF) + 1, (sides >> 14 & 0x3FFF) + 1, whole
+        return (sides & 0x3FFF) + 1, (sides >> 14 & 0x3FFF) + 1, is_complete
     if kind == b"VP8X":
         sides = int.from_bytes(data[at + 4 : at + 10], "little")
-        return (sides & 0xFFFFFF) + 1, (sides >> 24) + 1, whole
+        return (sides & 0xFFFFFF) + 1, (sides >> 24) + 1, is_complete
     return 0, 0, False
 
 

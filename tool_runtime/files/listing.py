@@ -177,12 +177,12 @@ _SETTLED_NS: Final = 100_000_000
 
 
 class Page(NamedTuple):
-    """`entries` are paths from the directory at the real path `root`, with their kinds. `more`: others follow.
+    """`entries` are paths from the directory at the real path `root`, with their kinds. `has_more`: others follow.
     `stopped` is the reason for an incomplete search."""
 
     root: str
     entries: list[tuple[str, Kind]]
-    more: bool
+    has_more: bool
     stopped: str | None
 
     def token(self, count: int) -> str:
@@ -224,11 +224,11 @@ class Pager:
                 if wanted is not None and wanted.search(path_bytes(entry)) is None:
                     continue
                 if len(found) == size:
-                    return Page(root, found, more=True, stopped=None)
+                    return Page(root, found, has_more=True, stopped=None)
                 found.append((entry, kind))
-        return Page(root, found, more=False, stopped=walk.stopped)
+        return Page(root, found, has_more=False, stopped=walk.stopped)
 
-    def knows(self, directory: str) -> bool:
+    def has_current(self, directory: str) -> bool:
         """True if the names of the directory are kept, so that a page costs no look at all of it."""
         kept = self._kept
         try:
@@ -251,10 +251,10 @@ class Pager:
         kept = self._kept
         if kept is not None and kept[0] == key:
             return kept[1]
-        begun_ns = time.time_ns()
+        started_ns = time.time_ns()
         names = walk.names(root)
         _, device, _, modified_ns, changed_ns = key
-        settled = max(modified_ns, changed_ns) < begun_ns - _SETTLED_NS
+        settled = max(modified_ns, changed_ns) < started_ns - _SETTLED_NS
         self._kept = (key, names) if settled and walk.stopped is None and is_local(device) else None
         return names
 
@@ -275,7 +275,7 @@ def _part(names: Names, after: str, count: int) -> list[tuple[str, Kind]]:
 def _entries_after(walk: Walk, after: str) -> Iterator[tuple[str, Kind]]:
     above, _, name = after.rpartition("/")
     parent = above.split("/") if above else []
-    for folder in walk.folders(behind=after):
+    for folder in walk.folders(after=after):
         at = folder.path.split("/")[:-1]
         if at < parent:
             continue  # its entries come before, and some of what is below it does not
@@ -304,8 +304,8 @@ def path_of(token: str, root: str) -> str:
     except UnicodeEncodeError as error:
         raise ToolFault(FaultKind.INVALID_ARGUMENT, "$.page_token: contains a lone surrogate") from error
     if check != _check(path, root):
-        said = "is not a next_page_token of this directory; the first page needs none"
-        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.page_token: {said}: {token[:200]!r}")
+        problem = "is not a next_page_token of this directory; the first page needs none"
+        raise ToolFault(FaultKind.INVALID_ARGUMENT, f"$.page_token: {problem}: {token[:200]!r}")
     return path
 
 

@@ -22,18 +22,18 @@ def main(place: str) -> None:
     try:
         reader = PdfReader(sys.stdin.buffer)
         if reader.is_encrypted and not reader.decrypt(""):
-            _say(problem="it is encrypted, and needs a password")
+            _print_line(problem="it is encrypted, and needs a password")
             return
         count = len(reader.pages)
         for number in range(count):
-            _say(page=number + 1, of=count, text=reader.pages[number].extract_text())
+            _print_line(page=number + 1, of=count, text=reader.pages[number].extract_text())
     except MemoryError:
-        _say(problem="it needs more memory than is given to it")
+        _print_line(problem="it needs more memory than is given to it")
     except Exception as error:  # noqa: BLE001 pypdf raises any exception for a broken file, which ends here
-        _say(problem=f"{type(error).__name__}: {error}"[:300])
+        _print_line(problem=f"{type(error).__name__}: {error}"[:300])
 
 
-def _say(**line: object) -> None:
+def _print_line(**line: object) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 

@@ -297,13 +297,13 @@ class _Shortened:
         first, *others = text.split("\n")
         if not others:
             return self._part(first)
-        *whole, last = others
+        *complete, last = others
         if self._chars + len(first) <= MAX_LINE_CHARS and max(map(len, others)) <= MAX_LINE_CHARS:
             self._number += len(others)
             self._chars = len(last)
             return text
         shown = [self._part(first) + self.end()]
-        shown += [self._part(line) + self.end() for line in whole]
+        shown += [self._part(line) + self.end() for line in complete]
         return "\n".join((*shown, self._part(last)))
 
     def _part(self, text: str) -> str:
@@ -357,16 +357,16 @@ def read_stored(
 
 
 def _lines(file: BinaryIO, abandoned: Abandoned) -> Iterator[bytes]:
-    reducer, begun = Reducer(), b""
+    reducer, partial = Reducer(), b""
     while chunk := file.read(_CHUNK_BYTES):
         abandoned.refuse()
-        *lines, begun = (begun + reducer.feed(chunk)).split(b"\n")
+        *lines, partial = (partial + reducer.feed(chunk)).split(b"\n")
         yield from map(_plain, lines)
-        if len(begun) > _MAX_LINE_BYTES:
-            yield _plain(begun)
-            begun = b""
-    *lines, begun = (begun + reducer.end()).split(b"\n")
-    yield from map(_plain, [*lines, begun] if begun else lines)
+        if len(partial) > _MAX_LINE_BYTES:
+            yield _plain(partial)
+            partial = b""
+    *lines, partial = (partial + reducer.end()).split(b"\n")
+    yield from map(_plain, [*lines, partial] if partial else lines)
 
 
 def _plain(line: bytes) -> bytes:

@@ -99,9 +99,9 @@ class SkillIndex:
         if skill is None:
             why = skills.unusable.get(name)
             meant = meant_name(name, skills.usable)
-            there = f"did you mean {meant}?" if meant else f"there are: {', '.join(skills.usable) or 'none'}"
-            said = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; {there}"
-            raise ToolFault(FaultKind.NOT_FOUND, said)
+            suggestion = f"did you mean {meant}?" if meant else f"there are: {', '.join(skills.usable) or 'none'}"
+            message = f"the skill {name} cannot be used: {why}" if why else f"there is no skill {name}; {suggestion}"
+            raise ToolFault(FaultKind.NOT_FOUND, message)
         return skill
 
     def _skill(self, name: str, folder: str, *, of_workspace: bool) -> Skill | str | None:
@@ -150,8 +150,8 @@ def body_of(skill: Skill, scope: Scope, abandoned: Abandoned) -> str:
         shown += f"\n[The skill goes on: {len(body)} characters in {len(lines)} lines; its file is {FILE}]"
     others = list(_resources(skill.folder))
     if others:
-        more = f"\n- and {len(others) - _MAX_RESOURCES} more" if len(others) > _MAX_RESOURCES else ""
-        shown += "\n\nFiles of the skill:\n" + "\n".join(f"- {name}" for name in others[:_MAX_RESOURCES]) + more
+        remainder = f"\n- and {len(others) - _MAX_RESOURCES} more" if len(others) > _MAX_RESOURCES else ""
+        shown += "\n\nFiles of the skill:\n" + "\n".join(f"- {name}" for name in others[:_MAX_RESOURCES]) + remainder
     return shown
 
 

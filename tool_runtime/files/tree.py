@@ -114,14 +114,14 @@ class TreeFolder:
         self.others = [name for name in self.others if is_kept(name)]
         return before - len(self.files) - len(self.others)
 
-    def leave_out(self, gone: Collection[str]) -> int:
+    def leave_out(self, removed: Collection[str]) -> int:
         """Take out all entries of these names; how many there are."""
-        if gone:
+        if removed:
             self.files, self.folders, self.links, self.others, self.to_walk = (
-                [name for name in names if name not in gone]
+                [name for name in names if name not in removed]
                 for names in (self.files, self.folders, self.links, self.others, self.to_walk)
             )
-        return len(gone)
+        return len(removed)
 
 
 class Walk:
@@ -154,10 +154,10 @@ class Walk:
         kept = {name for _, names in found.names for name in names}
         return [entry for entry in entries if entry[0] in kept]
 
-    def folders(self, behind: str = "") -> Iterator[TreeFolder]:
-        """The directories, each before those in it, by name; with `behind` those that may contain an entry after this
+    def folders(self, after: str = "") -> Iterator[TreeFolder]:
+        """The directories, each before those in it, by name; with `after` those that may contain an entry after this
         path. Raises OSError if the root cannot be opened, ToolFault for an abandoned call."""
-        passed = behind.split("/")[:-1] if behind else []
+        passed = after.split("/")[:-1] if after else []
         params = self._params
         known = IgnorePatterns() if params.ignored_too else _inherited_patterns(params.root, self._rule)
         waiting: list[tuple[str, str, int, Below, IgnorePatterns]] = [

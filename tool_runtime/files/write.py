@@ -167,13 +167,13 @@ def _refuse_change(expected: Expected, now: FileStamp, digest: str, path: str) -
     seen = expected.seen
     if expected.sha256 is not None:
         is_expected = expected.sha256.lower() == digest
-        said = "the file is not the one that expectedSha256 names"
+        reason = "the file is not the one that expectedSha256 names"
     else:
         is_expected = seen is None or digest == seen.sha256 or (not seen.sha256 and seen.stamp == now.stamp)
-        said = "the file has changed since it was read"
+        reason = "the file has changed since it was read"
     if not is_expected:
         advice = f"; its SHA-256 is now {digest}: read it again, or give that as expectedSha256 to continue"
-        raise ToolFault(FaultKind.CHANGED, f"{said}: {path}{advice if expected.readable else ''}")
+        raise ToolFault(FaultKind.CHANGED, f"{reason}: {path}{advice if expected.readable else ''}")
 
 
 def _replace(

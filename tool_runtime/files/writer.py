@@ -236,12 +236,12 @@ def open_directory(real: str, root: str = "/", *, create: int | None = None) -> 
     below = os.path.relpath(real, root)
     if below == os.curdir:
         return OpenDirectory(real, fd)
-    there = directories.open_at_once(below, fd)
-    if there is None:
-        there = directories.walk(_names(below), fd, create=create)
+    descriptor = directories.open_at_once(below, fd)
+    if descriptor is None:
+        descriptor = directories.walk(_names(below), fd, create=create)
     else:
         os.close(fd)
-    return OpenDirectory(real, there)
+    return OpenDirectory(real, descriptor)
 
 
 @contextmanager

@@ -73,8 +73,8 @@ class Spill:
         if size <= 0:
             return b""
         if self._file is None:
-            with self._buffer.getbuffer() as held:
-                return held[start : start + size].tobytes()
+            with self._buffer.getbuffer() as view:
+                return view[start : start + size].tobytes()
         self._file.seek(start)
         data = self._file.read(size)
         self._file.seek(self.kept_bytes)  # `add` continues there
@@ -92,8 +92,8 @@ class Spill:
         file, self._file = self._file, None
         if missing <= 0:
             return SpooledFile(file, self.kept_bytes)
-        whole = self.kept_bytes - _cut_at_end(file, self.kept_bytes)
-        return SpooledFile(file, whole, mark_tail(whole, ends.tail(missing), ends.total))
+        length = self.kept_bytes - _cut_at_end(file, self.kept_bytes)
+        return SpooledFile(file, length, mark_tail(length, ends.tail(missing), ends.total))
 
     def close(self) -> None:
         """Close the file, unless `content` has returned it."""

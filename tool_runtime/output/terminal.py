@@ -72,7 +72,7 @@ def keep_colours(data: bytes) -> bytes | None:
 
 def drop_unfinished(data: bytes) -> bytes:
     """`data` without an incomplete control sequence at its end, which may continue."""
-    return _whole(data)[0]
+    return _split_incomplete(data)[0]
 
 
 class Reducer:
@@ -95,13 +95,13 @@ class Reducer:
         data = self._rest + chunk if self._rest else chunk
         is_escaped = b"\x1b" in data
         if is_escaped or data.endswith(b"\r") or self._rest:
-            data, self._rest = _whole(data)
+            data, self._rest = _split_incomplete(data)
         if is_escaped:
             data = _IGNORED.sub(b"", data)
         if self._cut_char or data[-1:] >= b"\x80":
             data = self._cut_char + data
-            whole = max(0, len(data) - 4) + len(whole_end(data[-4:]))
-            data, self._cut_char = data[:whole], data[whole:]
+            end = max(0, len(data) - 4) + len(whole_end(data[-4:]))
+            data, self._cut_char = data[:end], data[end:]
         if _is_plain(data):
             self._append(data)
         else:
@@ -155,20 +155,20 @@ class Reducer:
         if len(max(lines, key=len)) + len(self._rows[-len(lines)]) > MAX_ROW_CHARS:
             self._cut_long_rows()
         if len(self._rows) > MAX_ROWS:
-            self._give_out(len(self._rows) - MAX_ROWS)
+            self._emit_rows(len(self._rows) - MAX_ROWS)
         self._row = len(self._rows) - 1
         self._column = len(self._rows[-1])
 
     def _cut_long_rows(self) -> None:
         long = [place for place, row in enumerate(self._rows) if len(row) > MAX_ROW_CHARS]
         if long:
-            self._give_out(long[-1])
+            self._emit_rows(long[-1])
             last = self._rows[0]
             cut = (len(last) - 1) // MAX_ROW_CHARS * MAX_ROW_CHARS
             self._out.append(last[:cut])
             self._rows[0] = last[cut:]
 
-    def _give_out(self, rows: int) -> None:
+    def _emit_rows(self, rows: int) -> None:
         if rows:
             self._out.append("\n".join(self._rows[:rows]) + "\n")
             del self._rows[:rows]
@@ -247,7 +247,7 @@ class Reducer:
                 row += " " * (column - len(row))
             if column == MAX_ROW_CHARS:
                 self._rows[self._row] = row
-                self._give_out(self._row)
+                self._emit_rows(self._row)
                 self._out.append(self._rows[0])
                 self._rows[0], self._row, self._column = "", 0, 0
                 continue
@@ -271,7 +271,7 @@ class Reducer:
         if self._row == len(self._rows):
             self._rows.append("")
             if len(self._rows) > MAX_ROWS:
-                self._give_out(1)
+                self._emit_rows(1)
                 self._row -= 1
 
     def _act(self, sequence: str) -> None:
@@ -342,7 +342,7 @@ def _last_rows(data: bytes) -> int:
     return place + 1
 
 
-def _whole(data: bytes) -> tuple[bytes, bytes]:
+def _split_incomplete(data: bytes) -> tuple[bytes, bytes]:
     """`data`, and an incomplete end: the beginning of a sequence, or a return before a line feed."""
     if data.rfind(b"\x1b", -_MAX_BODY - 8) >= 0:
         last = data.rfind(b"\x1b")

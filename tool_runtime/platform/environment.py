@@ -36,7 +36,7 @@ _STEERS_SHELLS: Final = re.compile(
 """Variables that set startup files, imported functions, options, and the search of `cd` and patterns; and those that
 make bash treat itself as the child of a remote login and read ~/.bashrc."""
 
-_NOBODY_THERE: Final = {
+_UNATTENDED: Final = {
     **dict.fromkeys(("GIT_ASKPASS", "SSH_ASKPASS"), ""),
     "SSH_ASKPASS_REQUIRE": "never",
     "GCM_INTERACTIVE": "never",
@@ -88,7 +88,7 @@ def child_environment(
     secret = frozenset(name.upper() for name in secret)
     passthrough = frozenset(name.upper() for name in passthrough)
     listed = None if allowed is None else passthrough.union(name.upper() for name in allowed)
-    fixed = _NOBODY_THERE if temporary is None else {**_NOBODY_THERE, **dict.fromkeys(_TEMPORARY, temporary)}
+    fixed = _UNATTENDED if temporary is None else {**_UNATTENDED, **dict.fromkeys(_TEMPORARY, temporary)}
     answers = {name: value for name, value in fixed.items() if name not in passthrough}
     shown = {
         name: value

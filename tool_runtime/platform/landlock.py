@@ -120,14 +120,14 @@ class _Granting:
         waiting: deque[Place] = deque((place, READ, hidden) for place in reads)
         waiting += ((place, READ | WRITE, hidden) for place in scope.writes)
         self.named += (place for place, _, _ in waiting)
-        beside: list[list[Place]] = []
+        groups: list[list[Place]] = []
         while waiting:
-            beside.append([])
+            groups.append([])
             for one in self._grant(*waiting.popleft()):
                 is_above_one = any(_is_within(each, one[0]) and each != one[0] for each in one[2])
-                (waiting if is_above_one else beside[-1]).append(one)
+                (waiting if is_above_one else groups[-1]).append(one)
         # Small groups first, so that a directory with thousands of names beside a hidden one does not use up the limit.
-        for group in sorted(beside, key=len):
+        for group in sorted(groups, key=len):
             for one in group:
                 self._grant(*one)
 
@@ -145,15 +145,15 @@ class _Granting:
         if f"{place}/".startswith(_OF_THE_KERNEL):
             rights &= READ
         below = [one for one in hidden if _is_within(one, place)]
-        apart = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
-        if not below and not apart:
+        excluded = (_DEVICE_FOLDER, *_OF_THE_KERNEL) if place == "/" else ()
+        if not below and not excluded:
             self._add(place, rights)
             return []
         # Its names may be listed, also hidden ones: without this right no home directory could be listed.
         self._add(place, READ_DIR)
         if rights & WRITE:
             self.closed.append(place)
-            named = ", ".join(os.path.relpath(one, place) for one in (below or apart)[:3])
+            named = ", ".join(os.path.relpath(one, place) for one in (below or excluded)[:3])
             self.notes.append(f"nothing new can be made directly in {place}, since not all of it is granted: {named}")
         try:
             self.listed[place] = stamp_of(place)

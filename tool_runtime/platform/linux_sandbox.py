@@ -40,7 +40,7 @@ _OF_FILES: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _EVERY_TCP: Final = 0b11  # bind and connect
 _EVERY_SCOPE: Final = 0b11  # abstract unix sockets and signals
 _CREATE_VERSION: Final = 1
-_NONE_HERE: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
+_UNSUPPORTED: Final = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES)
 _RULE_PATH_BENEATH: Final = 1
 _OPEN: Final = os.O_CLOEXEC | getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0)
 NOT_BY_ANY: Final = (
@@ -68,7 +68,8 @@ _WITHOUT_SUPERVISOR: Final = ("to which addresses connections are made, where an
 class Restriction(NamedTuple):
     """Restrictions of a thread. `abi` is the version of Landlock to use, 0 for no Landlock. With `changes_modes` root
     may change mode and times of files of other users, because its view contains no files outside of the scope that
-    could be changed. `ruleset` was made of `rules` before (`KeptRules`), and is valid until the next command starts."""
+    could be changed. `ruleset` was made of `rules` before (see `RulesCache`); it is valid until the next command
+    starts."""
 
     rules: Sequence[PathRule]
     abi: int
@@ -87,7 +88,7 @@ def restrict_this_thread(wanted: Restriction, *, is_bounded: bool = False) -> in
     linux_calls.drop_capabilities(known, changes_modes=wanted.changes_modes, is_bounded=is_bounded)
     linux_calls.forbid_new_privileges(known)
     if wanted.abi:
-        hold_files(wanted)
+        restrict_files(wanted)
     wanted_filter = seccomp.Filter(linux_calls.machine(), wanted.network, wanted.with_listener)
     return seccomp.install(seccomp.program(wanted_filter), with_listener=wanted.with_listener)
 
@@ -106,7 +107,7 @@ def launch_by_this_thread(
         raise
 
 
-def hold_files(wanted: Restriction) -> None:
+def restrict_files(wanted: Restriction) -> None:
     """Restrict this thread by Landlock only, so that it opens only files that the programs may open. Raises OSError."""
     known = linux_calls.numbers()
     if known is None:
@@ -123,17 +124,17 @@ def hold_files(wanted: Restriction) -> None:
 def ruleset_of(wanted: Restriction) -> Ruleset:
     """Make a ruleset from the current state of the disk. Raises OSError."""
     # The supervisor connects and binds for the program, so the program itself needs no right to.
-    hold_tcp = wanted.with_listener or wanted.network != "open"
-    return make_ruleset(wanted.rules, wanted.abi, hold_tcp=hold_tcp)
+    restrict_tcp = wanted.with_listener or wanted.network != "open"
+    return make_ruleset(wanted.rules, wanted.abi, restrict_tcp=restrict_tcp)
 
 
-def not_held(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
+def not_enforced(abi: int, *, is_supervised: bool) -> tuple[str, ...]:
     """List what a version of Landlock cannot enforce, for the user."""
     below_6 = _BELOW_6 if abi < WHOLE_ABI else ()
     return (*NOT_BY_ANY, *NOT_BY_LANDLOCK, *below_6, *(() if is_supervised else _WITHOUT_SUPERVISOR))
 
 
-def not_held_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str, ...]:
+def not_enforced_by_namespaces(*, processes: bool, is_supervised: bool) -> tuple[str, ...]:
     """List what namespaces cannot enforce, for the user. `processes` is true with a process namespace."""
     others = (*(() if processes else _OF_PROCESSES), *(() if is_supervised else _WITHOUT_SUPERVISOR))
     return (*NOT_BY_ANY, "devices that have a place outside of /dev", *others)
@@ -148,7 +149,7 @@ def abi() -> int:
     try:
         return linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, None, 0, _CREATE_VERSION)
     except OSError as error:
-        if error.errno not in _NONE_HERE:
+        if error.errno not in _UNSUPPORTED:
             raise
         return 0
 
@@ -159,10 +160,10 @@ def file_rights(version: int) -> int:
     return sum((right for right, since in later if version >= since), (1 << 13) - 1)
 
 
-def ruleset_attributes(version: int, *, hold_tcp: bool) -> bytes:
-    """Return a `struct landlock_ruleset_attr` of `version`. With `hold_tcp` no TCP port may be bound or connected
+def ruleset_attributes(version: int, *, restrict_tcp: bool) -> bytes:
+    """Return a `struct landlock_ruleset_attr` of `version`. With `restrict_tcp` no TCP port may be bound or connected
     to."""
-    fields = (file_rights(version), _EVERY_TCP if hold_tcp else 0, _EVERY_SCOPE)
+    fields = (file_rights(version), _EVERY_TCP if restrict_tcp else 0, _EVERY_SCOPE)
     known = 3 if version >= WHOLE_ABI else 2 if version >= 4 else 1
     return struct.pack(f"={known}Q", *fields[:known])
 
@@ -174,10 +175,10 @@ class Ruleset(NamedTuple):
     granted: Mapping[str, FileKey]
 
 
-def make_ruleset(rules: Iterable[PathRule], version: int, *, hold_tcp: bool) -> Ruleset:
+def make_ruleset(rules: Iterable[PathRule], version: int, *, restrict_tcp: bool) -> Ruleset:
     """Make a ruleset that grants `rules` and denies everything else. Missing paths and links are skipped. Raises
     OSError."""
-    attributes = ruleset_attributes(version, hold_tcp=hold_tcp)
+    attributes = ruleset_attributes(version, restrict_tcp=restrict_tcp)
     descriptor = linux_calls.call(linux_calls.LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     granted: dict[str, FileKey] = {}
     handled = file_rights(version)
@@ -225,74 +226,74 @@ def restrict_self(ruleset: Ruleset) -> None:
 # and nothing was mounted. Only values that a command cannot set are compared: inodes, which cannot be reused while the
 # ruleset exists, and the inodes' change times.
 
-_MOST_KEPT: Final = 8
+_MAX_CACHED: Final = 8
 
 
-class Kept(NamedTuple):
+class CachedRules(NamedTuple):
     """Rules with the state of the disk that they were made from."""
 
     rules: Rules
     restriction: Restriction
     is_sure: bool
-    is_there: tuple[bool, ...]
+    existing: tuple[bool, ...]
     has_terminals: bool
 
 
-class KeptRules:
+class RulesCache:
     """The rules of the scopes of one session, with the restriction that `restrict` makes of them and, unless programs
     have their own view of the disk (`in_view`), the kernel's ruleset. Not thread-safe."""
 
     def __init__(self, restrict: Callable[[CommandScope, Rules], Restriction], *, in_view: bool) -> None:
         self._restrict = restrict
         self._in_view = in_view
-        self._kept: dict[CommandScope, Kept] = {}
+        self._cached: dict[CommandScope, CachedRules] = {}
         self._mounted = -1
         self._mounts = select.poll()
 
-    def get(self, scope: CommandScope) -> Kept:
+    def get(self, scope: CommandScope) -> CachedRules:
         """Return the rules of a command under `scope`, valid for the current state of the disk. Raises OSError."""
         if self._mounted >= 0 and self._mounts.poll(0):  # something was mounted
             self.forget()
-        kept = self._kept.pop(scope, None)
+        kept = self._cached.pop(scope, None)
         if kept is not None and not _is_current(kept, scope):
             _close(kept)
             kept = None
-        self._kept[scope] = kept = kept or self._make_kept(scope)
-        if len(self._kept) > _MOST_KEPT:
-            _close(self._kept.pop(next(iter(self._kept))))
+        self._cached[scope] = kept = kept or self._make(scope)
+        if len(self._cached) > _MAX_CACHED:
+            _close(self._cached.pop(next(iter(self._cached))))
         return kept
 
     def rules(self, scope: CommandScope) -> Rules:
         """Return the rules of the last command under `scope`, or new ones."""
-        kept = self._kept.get(scope)
+        kept = self._cached.get(scope)
         return landlock.rules_for(scope, in_view=self._in_view) if kept is None else kept.rules
 
     def forget(self) -> None:
         """Drop all rules. While a ruleset exists, the files that it was made from are not freed."""
-        while self._kept:
-            _close(self._kept.popitem()[1])
+        while self._cached:
+            _close(self._cached.popitem()[1])
         if self._mounted >= 0:
             self._mounts.unregister(self._mounted)
             os.close(self._mounted)
             self._mounted = -1
 
-    def _make_kept(self, scope: CommandScope) -> Kept:
+    def _make(self, scope: CommandScope) -> CachedRules:
         if self._mounted < 0:
             self._mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
             self._mounts.register(self._mounted, select.POLLPRI | select.POLLERR)
-        began = time.time_ns()
+        started_ns = time.time_ns()
         terminals = landlock.has_terminals()
-        is_there = _which_are_there(scope)
+        existing = _existing(scope)
         rules = landlock.rules_for(scope, in_view=self._in_view)
         restriction = self._restrict(scope, rules)
         if not self._in_view:
             restriction = restriction._replace(ruleset=ruleset_of(restriction))
         changes = (max(stamp[2:]) for stamp in rules.listed.values())
-        is_sure = all(mounts.is_settled(change, began) for change in changes)
-        return Kept(rules, restriction, is_sure, is_there, terminals)
+        is_sure = all(mounts.is_settled(change, started_ns) for change in changes)
+        return CachedRules(rules, restriction, is_sure, existing, terminals)
 
 
-def _is_current(kept: Kept, scope: CommandScope) -> bool:
+def _is_current(kept: CachedRules, scope: CommandScope) -> bool:
     if not kept.is_sure or kept.has_terminals != landlock.has_terminals():
         return False
     ruleset = kept.restriction.ruleset
@@ -305,13 +306,13 @@ def _is_current(kept: Kept, scope: CommandScope) -> bool:
             return False
     except OSError:
         return False
-    return kept.is_there == _which_are_there(scope)
+    return kept.existing == _existing(scope)
 
 
-def _close(kept: Kept) -> None:
+def _close(kept: CachedRules) -> None:
     if kept.restriction.ruleset is not None:
         os.close(kept.restriction.ruleset.descriptor)
 
 
-def _which_are_there(scope: CommandScope) -> tuple[bool, ...]:
+def _existing(scope: CommandScope) -> tuple[bool, ...]:
     return tuple(map(os.path.lexists, scope.hidden))

@@ -85,10 +85,10 @@ def environment_of(pid: int) -> bytes:
         return b""  # a Job identifies a command's processes there
     if sys.platform == "darwin":
         argv = ["/bin/ps", "-E", "-ww", "-o", "command=", "-p", str(pid)]
-        said = subprocess.run(argv, capture_output=True, check=False, env={})
-        if said.returncode != 0:
+        result = subprocess.run(argv, capture_output=True, check=False, env={})
+        if result.returncode != 0:
             raise PeerUnreadable(f"process {pid} cannot be looked at")
-        return said.stdout
+        return result.stdout
     try:
         with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
             return file.read(_ENVIRONMENT_BYTES)

@@ -142,8 +142,8 @@ def install(instructions: bytes, *, with_listener: bool) -> int | None:
     """Install the filter on this thread for good; `forbid_new_privileges` must have been called before. Returns the
     listener if one is wanted. Raises OSError, EBUSY if another filter of this thread already has a listener."""
     known = linux_calls.NUMBERS[linux_calls.machine()]
-    held = ctypes.create_string_buffer(instructions, len(instructions))
-    argument = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(held))
+    buffer = ctypes.create_string_buffer(instructions, len(instructions))
+    argument = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(buffer))
     if not with_listener:
         linux_calls.call(known.seccomp, _SET_MODE_FILTER, 0, argument)
         return None

@@ -23,7 +23,7 @@ from tool_runtime.output import whole_end
 from tool_runtime.output.terminal import drop_unfinished
 from tool_runtime.platform import WINDOWS
 from tool_runtime.processes.command import MarkedProgram, end_leftovers, report
-from tool_runtime.processes.guard import NOBODY, kill_until_quiet
+from tool_runtime.processes.guard import NO_LEFTOVERS, kill_until_quiet
 from tool_runtime.sandbox.denials import Disk, denials_in
 from tool_runtime.tool import FaultKind, ToolFault, fault_of, os_faults
 
@@ -54,12 +54,12 @@ class OutputPiece(NamedTuple):
 
 class BackgroundCommand:
     """One background command. `end` is None while it runs; `seen` is the position up to which its output was read, and
-    `began` the start time on the session's monotonic clock."""
+    `started` the start time on the session's monotonic clock."""
 
-    def __init__(self, command_id: str, params: CommandParams, command: RunningCommand, began: float) -> None:
+    def __init__(self, command_id: str, params: CommandParams, command: RunningCommand, started: float) -> None:
         self.command_id = command_id
         self.mark = params.mark
-        self.began = began
+        self.started = started
         self.end: CommandEnd | None = None
         self.seen = 0
         self._lifetime_s = params.timeout_s
@@ -130,8 +130,8 @@ class BackgroundCommand:
         finally:
             command.close()
             if self._scope is not None:
-                told = report(command.denials(was_ended=reason != "exited"), self._scope)
-                command.stdout.take(told.encode("utf-8", "replace"))
+                refusals = report(command.denials(was_ended=reason != "exited"), self._scope)
+                command.stdout.take(refusals.encode("utf-8", "replace"))
             self.end = CommandEnd(self.command_id, reason, command.exit_code(), left)
             on_end(self.end)
 
@@ -187,9 +187,9 @@ class BackgroundCommands:
         found = self._all.get(command_id)
         if found is None:
             states = {one.command_id: "running" if one.end is None else one.end.note() for one in self._all.values()}
-            there = ", ".join(f"{name} ({state})" for name, state in states.items()) or "none"
-            told = "; those of an earlier process of the session have ended with it" if self._before else ""
-            message = f"$.id: there is no background command {command_id[:64]!r}; there are: {there}{told}"
+            existing = ", ".join(f"{name} ({state})" for name, state in states.items()) or "none"
+            earlier = "; those of an earlier process of the session have ended with it" if self._before else ""
+            message = f"$.id: there is no background command {command_id[:64]!r}; there are: {existing}{earlier}"
             raise ToolFault(FaultKind.INVALID_ARGUMENT, message)
         return found
 
@@ -210,7 +210,7 @@ class BackgroundCommands:
         for one in list(self._all.values()):
             self._drop(one)
         strays, self._strays = self._strays, []
-        return NOBODY if self._guard is not None else await end_leftovers(strays, self._pool)
+        return NO_LEFTOVERS if self._guard is not None else await end_leftovers(strays, self._pool)
 
     def _drop(self, one: BackgroundCommand) -> None:
         if one.end is not None and one.end.left:
@@ -297,13 +297,13 @@ class ServerProcess(MarkedProgram):
         errors = [line.strip() for line in lines if re.search(_ERROR, line)]
         return errors[-1] if errors else lines[-1] if lines else ""
 
-    def refusals(self, said: str | None = None) -> tuple[str, ...]:
-        """Describe the first few denials of its sandbox, one line each: those found in its error text `said` (stderr by
-        default), and those of hosts and sockets reported since the last call."""
+    def refusals(self, printed: str | None = None) -> tuple[str, ...]:
+        """Describe the first few denials of its sandbox, one line each: those found in its error text `printed` (by
+        default stderr), and those of hosts and sockets reported since the last call."""
         scope = self._params.scope
-        if self._held is None or scope is None:
+        if self._sandboxed is None or scope is None:
             return ()
-        text = self._last_words.decode("utf-8", "replace") if said is None else said
+        text = self._last_words.decode("utf-8", "replace") if printed is None else printed
         seen, self._denials = self._denials, []
         found = [*seen, *denials_in(text, 1, scope, self._params.cwd, Disk())]
         return tuple(denial.note() for denial in dict.fromkeys(found[:_MAX_DENIALS]))

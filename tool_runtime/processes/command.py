@@ -20,7 +20,7 @@ from tool_runtime.output import HeadTail
 from tool_runtime.output.artifacts import BUFFER_BYTES, Spill, SpillRoom
 from tool_runtime.output.terminal import FIRST_BYTES, ShownEnds
 from tool_runtime.platform import WINDOWS, current, windows
-from tool_runtime.processes.guard import NOBODY, PipeWatch, feed_pipe, kill_until_quiet, read_pipe, watch_exit
+from tool_runtime.processes.guard import NO_LEFTOVERS, PipeWatch, feed_pipe, kill_until_quiet, read_pipe, watch_exit
 from tool_runtime.tool import fault_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agent_host.contracts import Denial, Leftovers
     from policy import CommandScope
     from tool_runtime.processes.guard import ProcessGuard
-    from tool_runtime.sandbox.session import HeldCommand, Opened, Sandbox
+    from tool_runtime.sandbox.session import Opened, Sandbox, SandboxedCommand
     from tool_runtime.threads import DaemonPool
     from tool_runtime.tool import StreamName
 
@@ -108,7 +108,7 @@ class CommandOutcome(NamedTuple):
     timed_out: bool
     stdout: Captured
     stderr: Captured
-    left: Leftovers = NOBODY
+    left: Leftovers = NO_LEFTOVERS
     denials: tuple[Denial, ...] = ()
     refused: str = ""
 
@@ -168,7 +168,7 @@ async def run_command(
         await sandbox.look_around(params.scope)
     command = start(params, pool, guard, sandbox)
     timed_out = False
-    left = NOBODY
+    left = NO_LEFTOVERS
     try:
         command.connect()
         try:
@@ -202,11 +202,11 @@ async def end_leftovers(marks: Sequence[str], pool: DaemonPool) -> Leftovers:
     between two generations of a forking process.
     """
     if WINDOWS or not marks:
-        return NOBODY
-    whole = [f"{MARK_NAME}={mark}#" for mark in marks]
+        return NO_LEFTOVERS
+    complete = [f"{MARK_NAME}={mark}#" for mark in marks]
 
     def find(on_sight: Callable[[int], None]) -> Mapping[int, int]:
-        return {pid: at for one in whole for pid, at in current.tree_members(0, one, {}, on_sight).items()}
+        return {pid: at for one in complete for pid, at in current.tree_members(0, one, {}, on_sight).items()}
 
     return await pool.run(lambda: kill_until_quiet(find))
 
@@ -236,17 +236,17 @@ class MarkedProgram:
         self._value = f"{program.mark}#{os.urandom(8).hex()}"
         self._mark = f"{MARK_NAME}={self._value}"
         self._known: dict[int, int] = {}
-        self._held: HeldCommand | None = None
+        self._sandboxed: SandboxedCommand | None = None
         if sandbox is not None and program.scope is not None:
-            self._held = sandbox.hold(program.scope, program.cwd, self._report_denial, program.mark)
+            self._sandboxed = sandbox.prepare(program.scope, program.cwd, self._report_denial, program.mark)
 
     def _report_denial(self, denial: Denial) -> None:
         raise NotImplementedError
 
     def _start(self, *, stdin: int, bufsize: int) -> None:
         """Start the program, with pipes. Raises OSError, ValueError."""
-        program, held, guard = self._program, self._held, self._guard
-        variables = {} if held is None else held.variables
+        program, sandboxed, guard = self._program, self._sandboxed, self._guard
+        variables = {} if sandboxed is None else sandboxed.variables
 
         def open_by(opened: Opened) -> subprocess.Popen[bytes]:
             return opened(
@@ -262,7 +262,7 @@ class MarkedProgram:
             )
 
         def start() -> subprocess.Popen[bytes]:
-            return open_by(subprocess.Popen) if held is None else held.start(open_by)
+            return open_by(subprocess.Popen) if sandboxed is None else sandboxed.start(open_by)
 
         self._process = start() if guard is None else guard.start(start, self._mark)
 
@@ -272,8 +272,8 @@ class MarkedProgram:
             self._process.poll()
         else:
             self._guard.release(self._process)
-        if self._held is not None:
-            self._held.over()
+        if self._sandboxed is not None:
+            self._sandboxed.over()
 
     def _find(self, leader: int, on_sight: Callable[[int], None]) -> Mapping[int, int]:
         members = current.tree_members(leader, self._mark, self._known, on_sight)
@@ -353,23 +353,23 @@ class LocalCommand(MarkedProgram):
 
     def denials(self, *, was_ended: bool = False) -> tuple[Denial, ...]:
         """See RunningCommand."""
-        if self._held is None:
+        if self._sandboxed is None:
             return ()
         printed = (one.ends.render(_SEARCHED_BYTES) for one in {self.stdout: None, self.stderr: None})
-        return self._held.finish(self.exit_code(), b"\n".join(printed), was_ended=was_ended)
+        return self._sandboxed.finish(self.exit_code(), b"\n".join(printed), was_ended=was_ended)
 
     def _report_denial(self, denial: Denial) -> None:
         """Print a denial immediately, from any thread, because a program may keep retrying for minutes."""
         line = f"[sandbox: {denial.note()}]\n".encode("utf-8", "replace")
         on_output = self._params.on_output
         if self._params.one_stream:
-            tell = functools.partial(self.stdout.take, line)
+            report = functools.partial(self.stdout.take, line)
         elif on_output is not None:
-            tell = functools.partial(on_output, "stderr", line)
+            report = functools.partial(on_output, "stderr", line)
         else:
             return
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(tell)
+            self._loop.call_soon_threadsafe(report)
 
     async def _ask(self) -> None:
         if WINDOWS:
@@ -390,7 +390,7 @@ class LocalCommand(MarkedProgram):
         """See RunningCommand."""
         if WINDOWS:
             self._process.kill()
-            return NOBODY
+            return NO_LEFTOVERS
         find, leader = self._find, self._process.pid
         return await self._pool.run(lambda: kill_until_quiet(functools.partial(find, leader), [leader]))
 
@@ -415,7 +415,7 @@ class LocalCommand(MarkedProgram):
 
 # Denials of a command, as part of its result.
 
-_MAX_TOLD: Final = 10
+_MAX_LISTED: Final = 10
 _ASK: Final = (
     "Nothing of this runs again by itself. Where the task needs it, make a new call with sandboxGrant: "
     "{write: [places], domains: [hosts]} and a reason; hidden and read-only places cannot be granted."
@@ -427,9 +427,9 @@ def report(denials: Sequence[Denial], scope: CommandScope) -> str:
     more. Empty if there are no denials."""
     if not denials:
         return ""
-    lines = ["--- sandbox ---", *(denial.note() for denial in denials[:_MAX_TOLD])]
-    if len(denials) > _MAX_TOLD:
-        lines.append(f"and {len(denials) - _MAX_TOLD} more")
+    lines = ["--- sandbox ---", *(denial.note() for denial in denials[:_MAX_LISTED])]
+    if len(denials) > _MAX_LISTED:
+        lines.append(f"and {len(denials) - _MAX_LISTED} more")
     if any(denial.action in ("write", "listen") for denial in denials):
-        lines.append(f"Commands may write in: {', '.join(scope.writes[:_MAX_TOLD]) or 'no place'}")
+        lines.append(f"Commands may write in: {', '.join(scope.writes[:_MAX_LISTED]) or 'no place'}")
     return "\n".join([*lines, _ASK, ""])

@@ -93,7 +93,7 @@ class ProcessGuard:
         if job is not None:
             job.close()
         if self._thread is None:
-            return NOBODY
+            return NO_LEFTOVERS
         self._closing.set()
         self._awake.set()
         self._thread.join(_PATIENCE_S)
@@ -102,7 +102,7 @@ class ProcessGuard:
             self._thread.join()
         self._reap(self._rows())
         # A forking chain always has at least a zombie, because only this process reaps it.
-        left = kill_until_quiet(self._found) if self._rows() else NOBODY
+        left = kill_until_quiet(self._found) if self._rows() else NO_LEFTOVERS
         self._reap(self._rows())
         if self._cgroup is not None:
             _write_to(os.path.join(self._cgroup, _KILL_FILE), "1")
@@ -110,8 +110,8 @@ class ProcessGuard:
                 os.rmdir(self._cgroup)
         # Not reaped from now on, so an escaped process would fill the process table while this process lives.
         current.adopt_orphans(adopt=False)
-        self._say(b"bye\n")
-        self._let_go()
+        self._send(b"bye\n")
+        self._end_watcher()
         return left
 
     # In the thread
@@ -127,7 +127,7 @@ class ProcessGuard:
                 return
             rows = self._rows()
             if rows or self._watcher is not None:
-                self._tell(rows)
+                self._report(rows)
             self._reap(rows)
             busy = bool(rows) or bool(self._leaders)
 
@@ -165,7 +165,7 @@ class ProcessGuard:
                 if not row.alive and row.parent == os.getpid() and pid not in self._leaders:
                     current.reap(pid)
 
-    def _tell(self, rows: Mapping[int, ProcessEntry]) -> None:
+    def _report(self, rows: Mapping[int, ProcessEntry]) -> None:
         """Report the processes to the reaper, including zombies: a look at a forking chain may find nothing else, and a
         zombie shows the group."""
         members = " ".join(f"{pid}:{row.started}:{row.group}" for pid, row in sorted(rows.items()))
@@ -176,18 +176,18 @@ class ProcessGuard:
             self._backoff.worked()  # it has lived for at least a tick
             return
         self._reported = line
-        said = self._say(line)
-        if not said:  # it was ended
-            self._let_go()
+        sent = self._send(line)
+        if not sent:  # it was ended
+            self._end_watcher()
             # Without a reaper, as in a program that is no Python interpreter, only a resume looks for leftovers.
             if self._backoff.wait_s == 0:
                 self._backoff.failed()
                 with suppress(OSError):
                     self._watcher = start_helper(_REAPER, stdin=subprocess.PIPE, own_session=True)
-            said = self._say(line)
-        self.has_reported = said
+            sent = self._send(line)
+        self.has_reported = sent
 
-    def _say(self, line: bytes) -> bool:
+    def _send(self, line: bytes) -> bool:
         watcher = self._watcher
         if watcher is None or watcher.stdin is None:
             return False
@@ -198,7 +198,7 @@ class ProcessGuard:
             return False
         return True
 
-    def _let_go(self) -> None:
+    def _end_watcher(self) -> None:
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             end_helper(watcher)
@@ -386,7 +386,7 @@ class _ByThread(PipeWatch):
         self.closed = False
         threading.Thread(target=self._run, name="tool-pipe", daemon=True).start()
 
-    def say(self, callback: Callable[..., None], *arguments: object) -> None:
+    def call_in_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop may be closed by now
             self.loop.call_soon_threadsafe(callback, *arguments)
 
@@ -396,7 +396,7 @@ class _ByThread(PipeWatch):
 
     def _run(self) -> None:
         self._work()
-        self.say(self.finish)
+        self.call_in_loop(self.finish)
 
 
 def _await_exit(process: subprocess.Popen[bytes]) -> None:
@@ -428,7 +428,7 @@ class _ReadByThread(_ByThread):
                 self._room.acquire()
                 if self.closed:
                     return
-                self.say(self._on_data, chunk)
+                self.call_in_loop(self._on_data, chunk)
 
     def close(self) -> None:
         super().close()
@@ -447,7 +447,7 @@ QUIET_S: Final = 0.2
 LONGEST_S: Final = 5.0
 _PAUSE_S: Final = 0.002
 
-NOBODY: Final = Leftovers()
+NO_LEFTOVERS: Final = Leftovers()
 Find = Callable[[Callable[[int], None]], "Mapping[int, int]"]
 
 
@@ -458,7 +458,7 @@ def kill_until_quiet(find: Find, groups: Iterable[int] = ()) -> Leftovers:
     One empty look proves nothing, because it may fall between two generations of a forking process. `find` returns live
     processes, each with its start time, and calls its argument with some of them while it is still looking. Blocks.
     """
-    began = quiet_since = time.monotonic()
+    started = quiet_since = time.monotonic()
     ended: set[tuple[int, int]] = set()
     pause_s = _PAUSE_S
     while True:
@@ -472,7 +472,7 @@ def kill_until_quiet(find: Find, groups: Iterable[int] = ()) -> Leftovers:
         if new:
             ended |= new
             quiet_since, pause_s = now, _PAUSE_S
-        if now - quiet_since >= QUIET_S or now - began >= LONGEST_S:
+        if now - quiet_since >= QUIET_S or now - started >= LONGEST_S:
             return Leftovers(len(ended), tuple(sorted(found)))
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, 0.02)

@@ -105,7 +105,7 @@ def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
     rows = dict(table())
     # The ID of an ended group may have been reused, by a new leader; while a group exists, its ID is not reused.
     groups -= {one for one in groups if one in rows and rows[one][4] and rows[one][3] != known.get(one)}
-    began = quiet_since = time.monotonic()
+    started = quiet_since = time.monotonic()
     seen: set[tuple[int, int]] = set()
     while True:
         for group in groups:
@@ -119,7 +119,7 @@ def end(known: dict[int, int], groups: set[int], marks: list[bytes]) -> None:
         if new:
             seen |= new
             quiet_since = now
-        if now - quiet_since >= QUIET_S or now - began >= LONGEST_S:
+        if now - quiet_since >= QUIET_S or now - started >= LONGEST_S:
             return
         time.sleep(0.002)
 

@@ -85,11 +85,11 @@ class ToolList(NamedTuple):
         if not self.rejected:
             return ""
         shown = "; ".join(f"{tool}: {why}" for tool, why in list(self.rejected.items())[:_MAX_SHOWN])
-        more = f"; and {len(self.rejected) - _MAX_SHOWN} more" if len(self.rejected) > _MAX_SHOWN else ""
-        return f", and {len(self.rejected)} that cannot be used: {shown}{more}"
+        remainder = f"; and {len(self.rejected) - _MAX_SHOWN} more" if len(self.rejected) > _MAX_SHOWN else ""
+        return f", and {len(self.rejected)} that cannot be used: {shown}{remainder}"
 
 
-class KeptLists(Protocol):
+class StoredLists(Protocol):
     """Stored lists of one source (`state.tool_lists`). Nothing raises: what cannot be read is not there."""
 
     def newest(self) -> str | None:
@@ -151,7 +151,7 @@ class RemoteTools(Provider):
         self,
         source: Source,
         terms: SourceTerms,
-        kept: KeptLists,
+        kept: StoredLists,
         *,
         admits: Callable[[str], bool],
         report: Callable[[SourceNotice], None],
@@ -169,8 +169,8 @@ class RemoteTools(Provider):
         self._needed = asyncio.Event()
         self._asked = asyncio.Event()
         self._fixed: Mapping[str, Definition] = {}
-        self._told_hidden = False
-        self._told_away: set[str] = set()
+        self._has_reported_hidden = False
+        self._reported_unavailable: set[str] = set()
 
     def begin(self) -> None:
         """Query the source's tools concurrently; also after it reports a change."""
@@ -193,8 +193,8 @@ class RemoteTools(Provider):
         await self._report_change(sha256, definitions)
         await asyncio.to_thread(self._kept.use, sha256, {one.name: one.identity for one in definitions})
         self._fixed = {one.name: one for one in definitions if self._admits(one.name)}
-        if definitions and not self._fixed and not self._told_hidden:
-            self._told_hidden = True
+        if definitions and not self._fixed and not self._has_reported_hidden:
+            self._has_reported_hidden = True
             self._report(SourceNotice(self.name, "hidden", self._hidden(definitions), len(definitions)))
         return sha256
 
@@ -243,9 +243,9 @@ class RemoteTools(Provider):
             try:
                 listed = await self._source.list()
             except ToolFault as fault:
-                self._report_away(str(fault))
+                self._report_unavailable(str(fault))
                 return
-            self._told_away.clear()
+            self._reported_unavailable.clear()
             shapes = [one.to_json() for one in listed.definitions]
             await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
             count, rejected = len(listed.definitions), sorted(listed.rejected)
@@ -265,12 +265,12 @@ class RemoteTools(Provider):
         if known is None and is_over:  # it may be there for the task after this one
             self.begin()
         elif known is None and unanswered:  # the session may end before the source is given up
-            self._report_away(f"it did not answer within {limit_s:g} s")
+            self._report_unavailable(f"it did not answer within {limit_s:g} s")
         return known
 
-    def _report_away(self, why: str) -> None:
-        if why not in self._told_away:
-            self._told_away.add(why)
+    def _report_unavailable(self, why: str) -> None:
+        if why not in self._reported_unavailable:
+            self._reported_unavailable.add(why)
             self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {why}"))
 
     async def _read(self, sha256: str) -> tuple[Definition, ...] | None:
@@ -285,8 +285,8 @@ class RemoteTools(Provider):
         old, new = ({one.name: one.identity for one in each} for each in (before, now))
         added, removed = sorted(new.keys() - old.keys()), sorted(old.keys() - new.keys())
         changed = sorted(name for name in new.keys() & old.keys() if new[name] != old[name])
-        said = (("new", added), ("gone", removed), ("changed", changed))
-        text = "; ".join(f"{word}: {', '.join(names[:20])}" for word, names in said if names)
+        differences = (("new", added), ("gone", removed), ("changed", changed))
+        text = "; ".join(f"{word}: {', '.join(names[:20])}" for word, names in differences if names)
         message = f"the tools of {self.name} have changed: {text}"
         self._report(SourceNotice(self.name, "changed", message, len(new), added, removed, changed))
 
@@ -300,8 +300,8 @@ class RemoteTools(Provider):
 def spec_of(tool: Definition, capability: str, *, elsewhere: bool) -> ToolSpec:
     """The specification of a definition. Its source's word on effects is not believed; a bundle's `repeatable` is."""
     acts: dict[str, Any] = {**INVOKES, "capability": capability, "effect": "other", "category": "requests"}
-    more: dict[str, Any] = {"identity": tool.identity, "output_schema": tool.output_schema, "elsewhere": elsewhere}
-    return ToolSpec(tool.name, tool.description, tool.input_schema, **acts, **more)
+    extra: dict[str, Any] = {"identity": tool.identity, "output_schema": tool.output_schema, "elsewhere": elsewhere}
+    return ToolSpec(tool.name, tool.description, tool.input_schema, **acts, **extra)
 
 
 def usable(definitions: Iterable[Definition], rejected: Mapping[str, str] = {}) -> ToolList:

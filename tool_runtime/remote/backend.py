@@ -160,11 +160,11 @@ class BackendSource(Source):
         request, value = call.request, _json(body)
         made_by = request.tool_name, request.session_id, request.task_id, request.step_id
         problem = first_problem(_RESULT, value)
-        said = None if problem is None else problem.sentence
-        if said is None and tuple(map(value.get, _MADE_BY)) != made_by:
-            said = "it is the result of another call"
-        if said is not None:
-            message = f"the tool has run, and its result cannot be used: {said}; inspect before you try again"
+        reason = None if problem is None else problem.sentence
+        if reason is None and tuple(map(value.get, _MADE_BY)) != made_by:
+            reason = "it is the result of another call"
+        if reason is not None:
+            message = f"the tool has run, and its result cannot be used: {reason}; inspect before you try again"
             raise ToolFault(FaultKind.INTERRUPTED, message)
         text, uris = value.get("outputText", ""), tuple(filter(str.isprintable, value.get("artifactUris", ())))
         content = text.encode("utf-8", "replace")
@@ -272,8 +272,8 @@ class BackendSource(Source):
             try:
                 answer = await self._get(path, request.tool_name)
             except ServiceError as error:
-                said = why if why in str(error) else f"{why}; {error}"
-                raise ToolFault(FaultKind.INTERRUPTED, f"{said}; {_LOST}") from error
+                reason = why if why in str(error) else f"{why}; {error}"
+                raise ToolFault(FaultKind.INTERRUPTED, f"{reason}; {_LOST}") from error
             if answer.status == _UNKNOWN:
                 return None
             if answer.status == 200:
@@ -313,23 +313,23 @@ class BackendSource(Source):
         return answer._replace(body=answer.body.replace(grant.encode(), _HIDDEN))  # who refuses a grant may quote it
 
     def _passing(self, answer: HttpAnswer) -> ServiceUnavailable:
-        said = self._service.clean(error_of(answer.body)[1]) or "no details"
+        detail = self._service.clean(error_of(answer.body)[1]) or "no details"
         return ServiceUnavailable(
-            f"the Backend Tool Service said HTTP {answer.status}: {said}",
+            f"the Backend Tool Service said HTTP {answer.status}: {detail}",
             status=answer.status,
             retry_after_s=retry_after_s(answer.headers, self._terms.outside.time),
         )
 
     def _refusal(self, answer: HttpAnswer) -> ToolFault:
         code, message, _ = error_of(answer.body)
-        said = self._service.clean(message) or f"HTTP {answer.status}"
+        detail = self._service.clean(message) or f"HTTP {answer.status}"
         if answer.status == 401:
-            said = (
-                f"the Backend Tool Service does not take this host's token, or got none ({said}); check "
+            detail = (
+                f"the Backend Tool Service does not take this host's token, or got none ({detail}); check "
                 "BACKEND_TOOL_SERVICE_TOKEN: it must be the token of your tenant"
             )
         usual = _BY_STATUS.get(answer.status, ErrorCode.TOOL_EXECUTION_FAILED)
-        return _fault(code or usual, said, denied=answer.status == 403)
+        return _fault(code or usual, detail, denied=answer.status == 403)
 
 
 def _own(request: ToolRequest, body: bytes) -> bytes:

@@ -72,11 +72,11 @@ class ProgramSandbox(NamedTuple):
 
 class Ready(NamedTuple):
     """The descriptors and sandbox of a process being prepared: it reports its outcome to `taken`, and `mounted` signals
-    changed mounts. `held` is its sandbox, with the paths in `seen`; None for no sandbox yet."""
+    changed mounts. `sandbox` is its sandbox, with the paths in `seen`; None for no sandbox yet."""
 
     taken: int
     mounted: int
-    held: ProgramSandbox | None
+    sandbox: ProgramSandbox | None
     seen: mounts.SeenPlaces | None
 
 
@@ -90,31 +90,31 @@ def serve(work: Work) -> None:
     gc.disable()  # a collection in a child would touch, and so copy, all of these objects
     gc.freeze()
     is_asked_for = False
-    held = before = None
+    sandbox = before = None
     while True:
         # A ready process with the wrong sandbox costs more than one without a sandbox.
-        taken_before, before = before, held
-        end, held = make_ready(work, is_asked_for, held if held == taken_before else None)
+        taken_before, before = before, sandbox
+        end, sandbox = make_ready(work, is_asked_for, sandbox if sandbox == taken_before else None)
         # One that exited before a request is not replaced until a request arrives, which then gets the error.
         is_asked_for = not end
         if wait_for((work.asked.fileno(), work.host), SETTLE_MS if end else None) == work.host:
             return
 
 
-def make_ready(work: Work, is_asked_for: bool, held: ProgramSandbox | None) -> tuple[bytes, ProgramSandbox | None]:
-    """Prepare a process, in the sandbox `held` if given, and wait until it takes a request or exits. Return its report
-    (empty if it was killed) and the sandbox that the next one may have."""
+def make_ready(work: Work, is_asked_for: bool, sandbox: ProgramSandbox | None) -> tuple[bytes, ProgramSandbox | None]:
+    """Prepare a process, in `sandbox` if given, and wait until it takes a request or exits. Return its report (empty
+    if it was killed) and the sandbox that the next one may have."""
     read, taken = os.pipe()
     mounted = -1
     try:
         mounted = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)  # signals changes since it was opened
-        seen = None if held is None else look_if_settled(held)
+        seen = None if sandbox is None else look_if_settled(sandbox)
         if clone(work, CLONE_PARENT) == 0:
             status = FAILED
             try:
                 _announce(work, os.getpid())
                 os.close(read)
-                status = helper(work, Ready(taken, mounted, held if seen else None, seen), is_asked_for)
+                status = helper(work, Ready(taken, mounted, sandbox if seen else None, seen), is_asked_for)
             finally:
                 os._exit(status)
     except OSError as error:  # out of processes or descriptors
@@ -127,16 +127,16 @@ def make_ready(work: Work, is_asked_for: bool, held: ProgramSandbox | None) -> t
     try:
         end = os.read(read, 1) if wait_for((read, work.host)) == read else b""
         if end == OUTDATED:
-            return end, held
+            return end, sandbox
         return end, ProgramSandbox(*marshal.loads(all_of(read))) if end == TAKEN else None  # noqa: S302  as in `receive`
     finally:
         os.close(read)
 
 
-def look_if_settled(held: ProgramSandbox) -> mounts.SeenPlaces | None:
+def look_if_settled(sandbox: ProgramSandbox) -> mounts.SeenPlaces | None:
     """Return the current identities of the paths; None if a later change of one might be missed."""
     now = time.time_ns()
-    seen = mounts.look_at(mounts.DiskView(*held.view), (path for path, _ in held.restriction[0]))
+    seen = mounts.look_at(mounts.DiskView(*sandbox.view), (path for path, _ in sandbox.restriction[0]))
     return seen if all(mounts.is_settled(one[2], now) for one in seen.others if one) else None
 
 
@@ -168,8 +168,8 @@ def receive(asked: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     given: list[int] = []
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            whole = content[: len(content) - len(content) % INTEGER.size]
-            given += (number for (number,) in INTEGER.iter_unpack(whole))
+            complete = content[: len(content) - len(content) % INTEGER.size]
+            given += (number for (number,) in INTEGER.iter_unpack(complete))
     request = given.pop()
     content = os.pread(request, os.fstat(request).st_size, 0)
     os.close(request)
@@ -206,7 +206,7 @@ def refuse(work: Work, error: OSError) -> None:
     message = receive(work.asked)
     if message is not None:
         descriptors = message[1]
-        tell(socket.socket(fileno=descriptors[0]), {"errno": error.errno, "step": "namespaces"})
+        send(socket.socket(fileno=descriptors[0]), {"errno": error.errno, "step": "namespaces"})
         for descriptor in descriptors[1:]:
             os.close(descriptor)
 
@@ -278,14 +278,14 @@ def waiting_program(work: Work, own: int, write: int, ready: Ready) -> None:
             os.close(write)
         rehearse(work)
         listener = None
-        if ready.held is not None and ready.seen is not None:
-            if ready.held.make_view(work.known) != ready.seen.trees:
+        if ready.sandbox is not None and ready.seen is not None:
+            if ready.sandbox.make_view(work.known) != ready.seen.trees:
                 return
-            listener, granted = hold(ready.held)
+            listener, granted = restrict(ready.sandbox)
             if granted != ready.seen.granted:
                 return
-            content = marshal.dumps((tuple(ready.held), tuple(ready.seen)))  # compared with a request as read
-            if marshal.loads(content) != (ready.held, ready.seen):  # noqa: S302  its own
+            content = marshal.dumps((tuple(ready.sandbox), tuple(ready.seen)))  # compared with a request as read
+            if marshal.loads(content) != (ready.sandbox, ready.seen):  # noqa: S302  its own
                 return
         poll = select.poll()
         poll.register(work.asked.fileno(), select.POLLIN)
@@ -307,35 +307,35 @@ def take(
     filter."""
     request, (answer, *streams) = message
     reply = socket.socket(fileno=answer)
-    held = ProgramSandbox(*request["held"])
-    is_held = ready.held is not None
-    if has_changed(ready.mounted) or (is_held and (held, request["seen"]) != (ready.held, ready.seen)):
+    sandbox = ProgramSandbox(*request["held"])
+    is_sandboxed = ready.sandbox is not None
+    if has_changed(ready.mounted) or (is_sandboxed and (sandbox, request["seen"]) != (ready.sandbox, ready.seen)):
         os.write(ready.taken, AGAIN)
-        tell(reply, {"again": True})
+        send(reply, {"again": True})
         return
-    tell(reply, {"program": number})
+    send(reply, {"program": number})
     step = "view"
     try:
-        if not is_held:
-            held.make_view(work.known)
+        if not is_sandboxed:
+            sandbox.make_view(work.known)
         step = "program"
-        if not is_held:
-            listener, _ = hold(held)
+        if not is_sandboxed:
+            listener, _ = restrict(sandbox)
         start(request, streams, reply, listener, ready.taken)
     except OSError as error:
-        tell(reply, {"errno": error.errno, "step": step, "file": error.filename})
+        send(reply, {"errno": error.errno, "step": step, "file": error.filename})
 
 
-def hold(held: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
+def restrict(sandbox: ProgramSandbox) -> tuple[int | None, dict[str, tuple[int, int]]]:
     """Give up this process's rights; return the filter's listener and the identities of the granted shared files.
     Raises OSError."""
-    rules, abi, network, with_listener = held.restriction
+    rules, abi, network, with_listener = sandbox.restriction
     places = [PathRule(*rule) for rule in rules]
     # This process sees nothing outside its view that it could change.
     restriction = linux_sandbox.Restriction(places, abi, network, with_listener, changes_modes=True)
     ruleset = linux_sandbox.ruleset_of(restriction)
     listener = linux_sandbox.restrict_this_thread(restriction._replace(ruleset=ruleset), is_bounded=True)
-    shared = mounts.find_shared(mounts.DiskView(*held.view), ruleset.granted)
+    shared = mounts.find_shared(mounts.DiskView(*sandbox.view), ruleset.granted)
     return listener, {place: ruleset.granted[place] for place in shared}
 
 
@@ -344,8 +344,8 @@ def rehearse(work: Work) -> None:
     copied in advance."""
     linux_calls.bound_capabilities(work.known, linux_calls.capabilities_to_keep(changes_modes=True))
     one = PathRule("/", landlock.READ)
-    try:  # noqa: SIM105  as in `tell`
-        os.close(linux_sandbox.make_ruleset([one], linux_sandbox.abi(), hold_tcp=True).descriptor)
+    try:  # noqa: SIM105  as in `send`
+        os.close(linux_sandbox.make_ruleset([one], linux_sandbox.abi(), restrict_tcp=True).descriptor)
     except OSError:  # the start reports it
         pass
 
@@ -359,14 +359,14 @@ def has_changed(mounted: int) -> bool:
 
 def start(request: dict[str, Any], streams: list[int], reply: socket.socket, listener: int | None, taken: int) -> None:
     """Become the program. Raises OSError."""
-    held = ProgramSandbox(*request["held"])
+    sandbox = ProgramSandbox(*request["held"])
     os.setsid()
     os.chdir(request["cwd"])
     if listener is not None:
-        hand_over(reply, listener, by_message=held.restriction[2] != "open")
+        hand_over(reply, listener, by_message=sandbox.restriction[2] != "open")
         os.close(listener)
-    content = marshal.dumps(tuple(held))
-    try:  # noqa: SIM105  as in `tell`
+    content = marshal.dumps(tuple(sandbox))
+    try:  # noqa: SIM105  as in `send`
         os.write(
             taken, TAKEN + INTEGER.pack(len(content)) + content
         )  # not earlier, because the launcher would compete for the processor
@@ -407,12 +407,12 @@ def hand_over(reply: socket.socket, listener: int, *, by_message: bool) -> None:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, INTEGER.pack(listener))
         reply.sendmsg([marshal.dumps({})], [rights])
         return
-    tell(reply, {"listener": listener})
+    send(reply, {"listener": listener})
     if not reply.recv(1):
         raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def tell(reply: socket.socket, what: dict[str, Any]) -> None:
+def send(reply: socket.socket, what: dict[str, Any]) -> None:
     """Send one message to the host, which may have exited."""
     try:  # noqa: SIM105  `contextlib` takes longer to import than all of this
         reply.send(marshal.dumps(what))

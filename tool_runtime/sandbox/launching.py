@@ -247,13 +247,13 @@ class LaunchedPopen(subprocess.Popen[bytes]):
     """A Popen whose process is started by `launch`, which gets argv, directory, environment and standard streams and
     returns the process ID. It replaces one internal step of Popen."""
 
-    def __init__(self, launch: Launch, *args: Any, **more: Any) -> None:
+    def __init__(self, launch: Launch, *args: Any, **options: Any) -> None:
         self._launch = launch
-        super().__init__(*args, **more)
+        super().__init__(*args, **options)
 
-    def _execute_child(self, args: Any, *more: Any) -> None:
-        cwd, env = more[4], more[5]
-        pipes = more[9:15]
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        cwd, env = rest[4], rest[5]
+        pipes = rest[9:15]
         try:
             argv: list[str] = [args] if isinstance(args, str) else list(args)
             given = zip((pipes[0], pipes[3], pipes[5]), range(3), strict=True)
@@ -270,12 +270,12 @@ _TRY: Final = 'read -r line; if true 2>/dev/null >"$1"; then exit 3; fi; exit 0'
 _TRY_VIEW: Final = 'if true 2>/dev/null >"$1"; then exit 3; fi; if read -r line < "$2"; then exit 4; fi; exit 0'
 _FILES: Final = ("kept", "hidden")
 _SHELL: Final = "/bin/sh"
-_NONE_HERE: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
+_UNSUPPORTED: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES})
 """Errors of landlock, seccomp, unshare and mount if the level does not exist or this process may not use it. Any other
 error is a failure of the trial: a machine whose disk is full still has a sandbox."""
-_NO_NAMESPACES: Final = _NONE_HERE | {errno.EINVAL, errno.ENOSPC}
+_NO_NAMESPACES: Final = _UNSUPPORTED | {errno.EINVAL, errno.ENOSPC}
 """unshare also fails with these: on a kernel built without namespaces, or with a limit of 0. Landlock is used then."""
-_NO_LISTENER: Final = _NONE_HERE | {errno.EINVAL, errno.EBUSY}
+_NO_LISTENER: Final = _UNSUPPORTED | {errno.EINVAL, errno.EBUSY}
 """seccomp also fails with these if there are no listeners, or this process already has one. Landlock works without."""
 
 
@@ -297,10 +297,10 @@ def _scratch(directory: str) -> Iterator[tuple[str, str]]:
     above, name = os.path.realpath(directory), f"agent-host-~probe-{os.urandom(8).hex()}"
     with ExitStack() as stack:
         try:
-            held = stack.enter_context(open_directory(above))
-            held.make_directory(name, PRIVATE_DIRECTORY)
-            stack.callback(_remove, held, name)
-            scratch = stack.enter_context(held.open_below(name))
+            parent = stack.enter_context(open_directory(above))
+            parent.make_directory(name, PRIVATE_DIRECTORY)
+            stack.callback(_remove, parent, name)
+            scratch = stack.enter_context(parent.open_below(name))
             with suppress(OSError):  # locked, else another start removes it (`state.temporary.sweep`)
                 fcntl.flock(scratch.fd or -1, fcntl.LOCK_SH)
             for one in _FILES:
@@ -325,13 +325,13 @@ def landlock_level(directory: str) -> LevelFinding:
     try:
         abi = linux_sandbox.abi()
     except OSError as error:
-        return none._replace(problem=_problem(error, _NONE_HERE).text, is_passing=True)
+        return none._replace(problem=_problem(error, _UNSUPPORTED).text, is_passing=True)
     if abi < linux_sandbox.LEAST_ABI:
         has = f"version {abi} of Landlock" if abi else "no Landlock, or it is switched off"
         return none._replace(problem=f"the kernel has {has}; version {linux_sandbox.LEAST_ABI} is needed")
     problem = _try_thread(directory, abi, with_listener=True)
     works = LevelFinding("landlock", works=True, abi=abi, is_supervised=problem is None)
-    works = works._replace(unheld=linux_sandbox.not_held(abi, is_supervised=works.is_supervised))
+    works = works._replace(unheld=linux_sandbox.not_enforced(abi, is_supervised=works.is_supervised))
     if problem is None:
         return works
     without = _try_thread(directory, abi, with_listener=False)
@@ -357,7 +357,7 @@ def _try_thread(directory: str, abi: int, *, with_listener: bool) -> TrialProble
             process, listener = run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, start))
             return _await_end(process, listener)
     except OSError as error:
-        return _problem(error, _NO_LISTENER if with_listener else _NONE_HERE)
+        return _problem(error, _NO_LISTENER if with_listener else _UNSUPPORTED)
 
 
 def _await_end(process: subprocess.Popen[bytes], listener: int | None) -> TrialProblem | None:
@@ -400,7 +400,9 @@ def namespace_level(directory: str, below: Callable[[], LevelFinding]) -> LevelF
         except OSError as error:
             problem = _problem(error, _NO_NAMESPACES)
         if problem is None:
-            unheld = linux_sandbox.not_held_by_namespaces(processes=one.processes, is_supervised=under.is_supervised)
+            unheld = linux_sandbox.not_enforced_by_namespaces(
+                processes=one.processes, is_supervised=under.is_supervised
+            )
             return under._replace(level="namespace", unheld=unheld, namespaces=one)
         problems.append(problem)
     if not problems:
@@ -424,19 +426,19 @@ def _try_namespaces(directory: str, launcher: Launcher, kinds: Namespaces, under
         stack.callback(_end, launcher)
         kept, hidden = stack.enter_context(_scratch(directory))
         network: Network = "supervised" if under.is_supervised else "closed"
-        whole = landlock.READ | landlock.WRITE  # only the view is tried
-        rules = [landlock.PathRule("/", whole)]
+        rights = landlock.READ | landlock.WRITE  # only the view is tried
+        rules = [landlock.PathRule("/", rights)]
         restriction = linux_sandbox.Restriction(rules, under.abi, network, under.is_supervised)
         view = DiskView((), (), (hidden,), has_processes=kinds.processes)
         null = os.open(os.devnull, os.O_RDWR)
         try:
             argv = [_SHELL, "-c", _TRY_VIEW, "sh", kept, hidden]
-            began = launcher.start(argv, "/", {}, (null, null, null), view, restriction)
+            started = launcher.start(argv, "/", {}, (null, null, null), view, restriction)
         finally:
             os.close(null)
-        if began.listener is not None:
-            os.close(began.listener)
-        code = os.waitstatus_to_exitcode(os.waitpid(began.pid, 0)[1])
+        if started.listener is not None:
+            os.close(started.listener)
+        code = os.waitstatus_to_exitcode(os.waitpid(started.pid, 0)[1])
         return None if code == 0 else TrialProblem(f"a program with a view of its own ended with {code}")
 
 

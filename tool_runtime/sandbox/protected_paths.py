@@ -38,7 +38,7 @@ MAX_ENTRIES: Final = 2000
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_LOOK_BYTES: Final = 128 * 1024 * 1024
 """Maximum total of contents that one look reads; further files are treated as too large."""
-MAX_TOLD: Final = 200
+MAX_REPORTED: Final = 200
 """Maximum changes per command that are reported and saved as copies."""
 MAX_SAVED_BYTES: Final = 256 * 1024 * 1024
 """Maximum total size of the copies of changes by a session's commands."""
@@ -69,7 +69,7 @@ class _Check:
 
     def __init__(self, watched: Watched, *, alone: bool) -> None:
         self.watched, self.alone = watched, alone
-        self.told: dict[str, Denial] = {}
+        self.reported: dict[str, Denial] = {}
         self.seen: dict[str, Entry | None] = {}
         self.refused: set[str] = set()
         self.is_changing = False
@@ -161,8 +161,8 @@ class Guarded:
             if len(self._known) > 4 * MAX_ENTRIES + 2 * sum(map(len, looks.values())):
                 self._known.clear()
             # Places that could not be seen for a while may be unchanged.
-            told = check.told.items()
-            return [one for path, one in told if path in check.refused or not one.done.startswith(_AS_LEFT)]
+            reported = check.reported.items()
+            return [one for path, one in reported if path in check.refused or not one.done.startswith(_AS_LEFT)]
 
     def close(self) -> None:
         """Release the watches of new names."""
@@ -201,17 +201,17 @@ class Guarded:
         if scope is None:
             return {place: self._look(place, leads) for place in places}
         found.refresh(scope)
-        apart = frozenset(places)
+        excluded = frozenset(places)
         named = [*places, *found.at_top, *found.nested] if scope.nested else places
         looks = {place: self._look(place, leads) for place in dict.fromkeys(named)}
         for of in found.directories_to_judge(scope):
             if not of.path.startswith(leads):
                 look = looks[of.path] = {}
-                parts = found.entries(of, apart)
-                whole = [_walk(path, look, self._entry, is_deep=is_deep) for path, is_deep in parts]
-                if not all(whole):
+                parts = found.entries(of, excluded)
+                complete = [_walk(path, look, self._entry, is_deep=is_deep) for path, is_deep in parts]
+                if not all(complete):
                     self._in_part.add(of.path)
-        for path in [one for one in found.git_files if one not in apart]:
+        for path in [one for one in found.git_files if one not in excluded]:
             looks[path] = self._look(path, leads)
         return looks
 
@@ -265,16 +265,16 @@ class Guarded:
                 continue
             if base is None:
                 # The part of the earlier look, without places in it that are guarded separately.
-                apart = [one for one in check.watched.places if one != place and _lies_in(one, place)]
-                mine = {path: entry for path, entry in check.watched.before.items() if _lies_in(path, place)}
-                base = {path: one for path, one in mine.items() if not any(_lies_in(path, each) for each in apart)}
+                separate = [one for one in check.watched.places if one != place and _is_in(one, place)]
+                mine = {path: entry for path, entry in check.watched.before.items() if _is_in(path, place)}
+                base = {path: one for path, one in mine.items() if not any(_is_in(path, each) for each in separate)}
                 if not base and after and place in self._found.nested:
-                    check.told[place] = Denial("path", place, "guarded", "change", _NEW)
+                    check.reported[place] = Denial("path", place, "guarded", "change", _NEW)
                     base = after
             self._compare_place(place, base, after, check)
         known = self._found.repositories
         for root, count in self._found.count_watched_unwatched().items():
-            check.told[root] = Denial("path", root, "guarded", "change", _UNWATCHED.format(count))
+            check.reported[root] = Denial("path", root, "guarded", "change", _UNWATCHED.format(count))
         self._as_repositories.update(one for one in looks if one in known)
         for place in [one for one in self._base if one not in looks]:
             if not os.path.lexists(place) or (place in self._as_repositories and place not in known):
@@ -290,9 +290,9 @@ class Guarded:
         left = dict(after)
         if is_judged and place in self._in_part:  # entries that cannot be seen now are judged when they can
             left = {**{path: entry for path, entry in base.items() if path not in after}, **after}
-        is_gone = place in self._found.nested and not after and not os.path.lexists(os.path.dirname(place))
+        is_removed = place in self._found.nested and not after and not os.path.lexists(os.path.dirname(place))
         scope = check.watched.scope
-        found = {path: self._problem(path, place, base, left, scope) for path in changes(base, left) if not is_gone}
+        found = {path: self._problem(path, place, base, left, scope) for path in changes(base, left) if not is_removed}
         refused = {path: why for path, why in found.items() if why is not None}
         if refused and not base and is_repository and os.path.basename(place) != ".git":
             refused = self._unmake(place, after, refused)
@@ -419,15 +419,15 @@ class Guarded:
     def _report_change(
         self, path: str, before: Entry | None, after: Entry | None, why: str, check: _Check, *, can_undo: bool
     ) -> None:
-        known = check.told.get(path)
-        said = "" if known is None else known.done.removeprefix(_AS_LEFT).removeprefix(_PUT_BACK)
-        is_told = known is not None or len(check.told) < MAX_TOLD
+        known = check.reported.get(path)
+        detail = "" if known is None else known.done.removeprefix(_AS_LEFT).removeprefix(_PUT_BACK)
+        is_reported = known is not None or len(check.reported) < MAX_REPORTED
         because = f", since {why}" if why else ""
-        said = said or because + (self._describe_copy(path, after) if is_told else "")
+        detail = detail or because + (self._describe_copy(path, after) if is_reported else "")
         was_put_back = can_undo and self._put_back(path, before, after)
-        if is_told:
+        if is_reported:
             done = _PUT_BACK if was_put_back else _AS_LEFT
-            check.told[path] = Denial("path", path, "guarded", "change", f"{done}{said}")
+            check.reported[path] = Denial("path", path, "guarded", "change", f"{done}{detail}")
 
     def _describe_copy(self, path: str, after: Entry | None) -> str:
         if self._folder is None or after is None or not (stat.S_ISREG(after.mode) or stat.S_ISLNK(after.mode)):
@@ -468,7 +468,7 @@ class Guarded:
         except OSError:
             return False
         done = f"{_PUT_BACK}; the command's version is in {os.path.join(above, left)}"
-        check.told[place] = Denial("path", place, "guarded", "change", done)
+        check.reported[place] = Denial("path", place, "guarded", "change", done)
         check.is_changing = True
         if place in base:
             self._put_back(place, base[place], None)
@@ -535,8 +535,8 @@ def _remove(directory: OpenDirectory, name: str, entry: Entry) -> None:
 def _take_back(moved: str, entry: Entry, directory: OpenDirectory, name: str) -> None:
     """Move a folder back to its name, if the link that replaced it leads to it."""
     with suppress(OSError), open_parent(moved) as (source, other):
-        there = source.status(other)
-        if there is not None and stat.S_ISDIR(there.st_mode) and there.st_ino == entry.inode:
+        status = source.status(other)
+        if status is not None and stat.S_ISDIR(status.st_mode) and status.st_ino == entry.inode:
             source.move(other, directory, name)
 
 
@@ -553,11 +553,11 @@ def _walk(place: str, found: Look, entry_of: Callable[[str, os.stat_result], Ent
         return True
     except OSError:
         return False
-    whole = [_walk(f"{place}/{name}", found, entry_of) for name in names]
-    return all(whole)
+    complete = [_walk(f"{place}/{name}", found, entry_of) for name in names]
+    return all(complete)
 
 
-def _lies_in(path: str, place: str) -> bool:
+def _is_in(path: str, place: str) -> bool:
     return path == place or path.startswith(f"{place}/")
 
 

@@ -19,7 +19,7 @@ from the kernel by the rule of the scope.
 Rules: the host itself is never restricted, only what it starts. A trial that itself fails does not count as "no
 sandbox": commands are then denied. Parts of a scope that a level cannot enforce are listed in `unheld` and reported,
 never silently dropped. Each command is prepared from the current state of the disk, because the workspace changes; what
-is reused between two commands is checked by the identity of the files (`KeptRules`, `mounts.SeenPlaces`).
+is reused between two commands is checked by the identity of the files (`RulesCache`, `mounts.SeenPlaces`).
 
 Traps: Landlock grants a whole directory and cannot exclude anything inside it, so the neighbours of a hidden place are
 granted one by one. A file descriptor that a program already has is not restricted. A process that leaves its group or
@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Final
 from policy.urls import address_is_public
 from tool_runtime.files.writer import PRIVATE_DIRECTORY, open_directory
 from tool_runtime.platform import landlock, linux_sandbox
-from tool_runtime.platform.linux_sandbox import KeptRules
+from tool_runtime.platform.linux_sandbox import RulesCache
 from tool_runtime.platform.mounts import DiskView, folders_between
 from tool_runtime.sandbox import directory_of, find
 from tool_runtime.sandbox.denials import Disk, denials_in, filter_denials
@@ -86,7 +86,7 @@ _CACHES: Final[Mapping[str, str]] = {
 _CARGO_OFFLINE: Final = "cargo-offline"
 
 
-class HeldCommand:
+class SandboxedCommand:
     """One sandboxed command. `variables` override its environment. `denials` are those that the supervisor, the proxy
     and the checks of guarded places reported; `on_denial` is called with each, from any thread."""
 
@@ -123,7 +123,7 @@ class HeldCommand:
             process, listener = self._sandbox.launch(self.scope, restriction, launch)
         except OSError:
             self.over()
-            self.gone()
+            self.clean_up()
             raise
         if listener is not None:
             self._listener = listener
@@ -173,10 +173,11 @@ class HeldCommand:
             return self._sandbox.kept.rules(self.scope).closed
 
         found = denials_in(text, exit_code, self.scope, self._cwd, Disk(), closed)
-        told = {denial.what for denial in seen}  # such as the path of a socket, which the command did not mean to write
-        return tuple(dict.fromkeys([*seen, *(denial for denial in found if denial.what not in told)]))
+        # Such as the path of a socket, which the command did not mean to write.
+        reported = {denial.what for denial in seen}
+        return tuple(dict.fromkeys([*seen, *(denial for denial in found if denial.what not in reported)]))
 
-    def gone(self) -> None:
+    def clean_up(self) -> None:
         """Clean up after the last program of the command has exited. Safe from any thread."""
         if self._is_over and self in self._sandbox.with_programs:  # programs that outlived it may have written since
             with suppress(OSError):  # the next command's look finds the rest
@@ -197,17 +198,17 @@ class Sandbox:
         self._supervisor: SocketSupervisor | None = None
         self._launcher: Launcher | None = None
         self._own: dict[CommandScope, OwnSockets] = {}
-        self.running: set[HeldCommand] = set()
+        self.running: set[SandboxedCommand] = set()
         self._has_looked = False
         self.late: list[Denial] = []
         """Changes by programs that outlived their command, for the next result."""
-        self.with_programs: set[HeldCommand] = set()
+        self.with_programs: set[SandboxedCommand] = set()
         """Commands that still had programs at the last check."""
         self._agents = _agent_sockets(os.environ)
         self._proxies: set[DomainProxy] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self.kept = KeptRules(self._restriction, in_view=self.found.level == "namespace")
+        self.kept = RulesCache(self._restriction, in_view=self.found.level == "namespace")
         self._forgetting: asyncio.TimerHandle | None = None
         self._reaping: asyncio.TimerHandle | None = None
 
@@ -217,12 +218,14 @@ class Sandbox:
             await self._pool.run(lambda: self.guarded.find(scope))
             self._has_looked = True
 
-    def hold(self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str) -> HeldCommand:
+    def prepare(
+        self, scope: CommandScope, cwd: str, on_denial: Callable[[Denial], None], mark: str
+    ) -> SandboxedCommand:
         """Prepare the start of a command in `cwd` under `scope`. `on_denial` is called with each denial, from any
         thread. `mark` identifies the command after a crash, for the check of its changes."""
-        return HeldCommand(self, scope, cwd, on_denial, mark)
+        return SandboxedCommand(self, scope, cwd, on_denial, mark)
 
-    def leave(self, group: set[HeldCommand], command: HeldCommand) -> None:
+    def leave(self, group: set[SandboxedCommand], command: SandboxedCommand) -> None:
         """Remove a command from `running` when it is over, or from `with_programs` when none of its programs is left.
         Safe from any thread."""
         group.discard(command)
@@ -282,25 +285,25 @@ class Sandbox:
         """Start a program by `launch`; return the process and the listener of its sockets, if it has one. Raises
         OSError."""
         if self.found.level != "namespace":
-            held = functools.partial(launch, subprocess.Popen)
-            return run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, held))
+            start = functools.partial(launch, subprocess.Popen)
+            return run_in_fresh_thread(lambda: linux_sandbox.launch_by_this_thread(restriction, start))
         launcher = self._launcher = self._launcher or Launcher(self.found.namespaces)
         guarded = (*scope.unchangeable, *self.guarded.places_at_top(scope))
         view = DiskView(scope.writes, guarded, scope.hidden, self.found.namespaces.processes)
         listeners: list[int | None] = []
 
         def run(argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Sequence[int]) -> int:
-            began = launcher.start(argv, cwd, env, streams, view, restriction)
-            listeners.append(began.listener)
-            return began.pid
+            started = launcher.start(argv, cwd, env, streams, view, restriction)
+            listeners.append(started.listener)
+            return started.pid
 
         return launch(functools.partial(LaunchedPopen, run)), listeners[0]
 
-    def watch(self, listener: int, command: HeldCommand, restriction: Restriction) -> None:
+    def watch(self, listener: int, command: SandboxedCommand, restriction: Restriction) -> None:
         """Let the supervisor decide on the sockets of a started command."""
         supervisor = self._supervisor = self._supervisor or SocketSupervisor()
         own = self._own.setdefault(command.scope, OwnSockets(supervisor.listeners))
-        held = SocketRules(
+        rules = SocketRules(
             command.scope,
             restriction._replace(ruleset=None),
             own,
@@ -313,7 +316,7 @@ class Sandbox:
             opens_here=(lambda *_: False) if command.proxy is None else command.proxy.opens_here,
             report=command.report,
         )
-        supervisor.watch(listener, held.decide, command.gone)
+        supervisor.watch(listener, rules.decide, command.clean_up)
 
     def proxy_for(self, scope: CommandScope, report: Callable[[Denial], None]) -> DomainProxy | None:
         """Return a new proxy for one command under `scope`; None if it needs none or could not reach it."""

@@ -145,8 +145,8 @@ class SocketRules(NamedTuple):
             if self.own.has_unix(name):
                 return Connect(copy, raw)
             return self._refuse(Denial("socket", f"@{_text(name[1:])}", "own", "connect"))
-        path, there = name.partition(b"\0")[0], b"/proc/%d/cwd/" % notice.thread
-        place = os.open(path if path.startswith(b"/") else there + path, os.O_PATH | os.O_CLOEXEC)
+        path, cwd = name.partition(b"\0")[0], b"/proc/%d/cwd/" % notice.thread
+        place = os.open(path if path.startswith(b"/") else cwd + path, os.O_PATH | os.O_CLOEXEC)
         refused = self._unix_refusal(place)
         if refused is None:
             return Connect(copy, struct.pack("=H", socket.AF_UNIX) + b"/proc/self/fd/%d\0" % place, place)
@@ -207,24 +207,24 @@ class SocketRules(NamedTuple):
                 self.own.add_unix(name)
             return code
         path = name.partition(b"\0")[0]
-        there = os.open(f"/proc/{notice.thread}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        cwd = os.open(f"/proc/{notice.thread}/cwd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return self._bind_path(copy, raw, path, there)
+            return self._bind_path(copy, raw, path, cwd)
         finally:
-            os.close(there)
+            os.close(cwd)
 
-    def _bind_path(self, copy: int, raw: bytes, path: bytes, there: int) -> int:
-        parent = _real_directory(path, there)
+    def _bind_path(self, copy: int, raw: bytes, path: bytes, cwd: int) -> int:
+        parent = _real_directory(path, cwd)
         rule: str | None = refusal(self.scope, os.path.join(parent, _text(os.path.basename(path))), "posix", write=True)
         if rule is None and any(parent == one or parent.startswith(f"{one}/") for one in self.private):
             rule = "private"  # the host would create it in its own instance
         if rule is not None:
             return self._refuse(Denial("socket", _text(path), rule, "listen"))
-        code = _bind_in_sandboxed_thread(self.restriction, there, copy, raw)
+        code = _bind_in_sandboxed_thread(self.restriction, cwd, copy, raw)
         if code == 0:
-            found = os.stat(path, dir_fd=there, follow_symlinks=False)
+            found = os.stat(path, dir_fd=cwd, follow_symlinks=False)
             # A link in the path may lead to another program's socket by now, which is then not in a writable place.
-            if refusal(self.scope, _real_directory(path, there), "posix", write=True) is None:
+            if refusal(self.scope, _real_directory(path, cwd), "posix", write=True) is None:
                 self.own.add_unix((found.st_dev, found.st_ino))
         return code
 
@@ -307,7 +307,7 @@ class SocketRules(NamedTuple):
         return one.sendmsg([message.data], message.along, flags, _address(place, one.family))
 
 
-def _bind_in_sandboxed_thread(restriction: Restriction, there: int, copy: int, raw: bytes) -> int:
+def _bind_in_sandboxed_thread(restriction: Restriction, cwd: int, copy: int, raw: bytes) -> int:
     """Bind in a fresh thread with the program's sandbox and directory, so that a relative path has the program's
     meaning, and a link in it leads nowhere that the program may not write. Returns the errno, 0 for none."""
     result = [errno.EACCES]
@@ -315,9 +315,9 @@ def _bind_in_sandboxed_thread(restriction: Restriction, there: int, copy: int, r
     def run() -> None:
         with suppress(OSError):
             linux_calls.separate_directory()
-            os.fchdir(there)
+            os.fchdir(cwd)
             if restriction.abi:
-                linux_sandbox.hold_files(restriction)
+                linux_sandbox.restrict_files(restriction)
             result[0] = supervisor.socket_call("bind", copy, raw, len(raw))
 
     thread = threading.Thread(target=run, name="sandbox-bind")
@@ -326,8 +326,8 @@ def _bind_in_sandboxed_thread(restriction: Restriction, there: int, copy: int, r
     return result[0]
 
 
-def _real_directory(path: bytes, there: int) -> str:
-    directory = os.open(os.path.dirname(path) or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=there)
+def _real_directory(path: bytes, cwd: int) -> str:
+    directory = os.open(os.path.dirname(path) or b".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=cwd)
     try:
         return os.readlink(f"/proc/self/fd/{directory}")
     finally:
@@ -413,8 +413,8 @@ def _message(thread: int, address: int) -> _Message:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         data += _read(thread, base, length)
     along = list(_along(_read(thread, control, control_size))) if control and control_size else []
-    whole = _read(thread, name, min(size, _MAX_ADDRESS)) if name and size else b""
-    return _Message(whole, bytes(data), along)
+    raw_address = _read(thread, name, min(size, _MAX_ADDRESS)) if name and size else b""
+    return _Message(raw_address, bytes(data), along)
 
 
 def _along(control: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -78,7 +78,7 @@ class SocketSupervisor:
         self._poll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._wake, select.EPOLLIN)
-        self._held: dict[int, tuple[Decide, Callable[[], None]]] = {}
+        self._watched: dict[int, tuple[Decide, Callable[[], None]]] = {}
         self._closing_one = threading.Lock()
         self._connecting: dict[int, _PendingConnection] = {}
         self._again: list[_PendingConnection] = []
@@ -86,16 +86,16 @@ class SocketSupervisor:
         self._thread = threading.Thread(target=self._run, name="sandbox-supervisor", daemon=True)
         self._thread.start()
 
-    def watch(self, listener: int, decide: Decide, gone: Callable[[], None]) -> None:
+    def watch(self, listener: int, decide: Decide, on_exit: Callable[[], None]) -> None:
         """Decide on one command's calls by `decide` until none of its programs is left; then close `listener` and call
-        `gone`."""
-        self._held[listener] = decide, gone
+        `on_exit`."""
+        self._watched[listener] = decide, on_exit
         self._poll.register(listener, select.EPOLLIN)
 
     def has_programs(self, listener: int) -> bool:
         """True if the command with this listener still has programs. Safe from any thread."""
         with self._closing_one:  # so that the descriptor is not closed and reused
-            if listener not in self._held:
+            if listener not in self._watched:
                 return False
             poll = select.poll()
             poll.register(listener, 0)
@@ -116,21 +116,21 @@ class SocketSupervisor:
                     self._ready(descriptor, events)
                 self._try_again()
         finally:  # whatever the reason: a program must not wait for an answer that never comes
-            for listener in list(self._held):
-                self._let_go(listener)
+            for listener in list(self._watched):
+                self._release(listener)
             for waiting in (*self._connecting.values(), *self._again):
                 waiting.close()
             self._poll.close()
             self.listeners.close()
 
     def _ready(self, descriptor: int, events: int) -> None:
-        if descriptor in self._held:
+        if descriptor in self._watched:
             if events & select.EPOLLIN:
                 notice = receive(descriptor)
                 if notice is not None:
                     self._decide(descriptor, notice)
             elif events & _HUNG_UP:
-                self._let_go(descriptor)
+                self._release(descriptor)
         elif descriptor in self._connecting:
             waiting = self._connecting.pop(descriptor)
             with suppress(OSError):
@@ -139,16 +139,16 @@ class SocketSupervisor:
                 code = one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             self._answer(waiting, code)
 
-    def _let_go(self, listener: int) -> None:
+    def _release(self, listener: int) -> None:
         with self._closing_one:
-            _, gone = self._held.pop(listener)
+            _, on_exit = self._watched.pop(listener)
             with suppress(OSError):
                 self._poll.unregister(listener)
             os.close(listener)
-        gone()
+        on_exit()
 
     def _decide(self, listener: int, notice: WaitingSyscall) -> None:
-        decide, _ = self._held[listener]
+        decide, _ = self._watched[listener]
         try:
             decided = decide(listener, notice)
         except OSError as error:  # the program has exited, or its memory cannot be read
@@ -196,7 +196,7 @@ class SocketSupervisor:
 
     def _answer(self, waiting: _PendingConnection, code: int) -> None:
         waiting.close()
-        if waiting.listener in self._held:
+        if waiting.listener in self._watched:
             answer(waiting.listener, waiting.notice_id, code)
 
 
@@ -351,8 +351,8 @@ class SocketAddress(NamedTuple):
                 raise ValueError(f"no address of IPv4: {address!r}")
             raw = struct.pack("=H", self.family) + port + address + bytes(8)
         else:
-            whole = _MAPPED + address if len(address) == 4 else address
-            raw = struct.pack("=H", self.family) + port + bytes(4) + whole + bytes(4)
+            mapped = _MAPPED + address if len(address) == 4 else address
+            raw = struct.pack("=H", self.family) + port + bytes(4) + mapped + bytes(4)
         return SocketAddress(self.family, address, self.port, raw)
 
 

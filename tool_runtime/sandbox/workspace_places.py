@@ -90,7 +90,7 @@ class WorkspacePlaces:
         self._of: dict[str, GitDirectory] = {}
         self._folders: dict[str, tuple[tuple[int, int, int], list[str], list[str]]] = {}
         self._inner: dict[str, GitDirectory] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.users: set[str] = set()
         """Git directories of the user."""
         self.made: set[str] = set()
@@ -105,7 +105,7 @@ class WorkspacePlaces:
         nothing new."""
         found = cls(workspace)
         found.repositories = {path: GitDirectory(path, is_strict=is_strict) for path, is_strict in repositories}
-        found._trees, found._told = {"/": None}, {"/"}
+        found._trees, found._reported = {"/": None}, {"/"}
         return found
 
     def refresh(self, scope: CommandScope) -> None:
@@ -144,8 +144,8 @@ class WorkspacePlaces:
     def count_watched_unwatched(self) -> dict[str, int]:
         """Return the number of unwatched directories by root; each root is returned once."""
         found = {root: 1 if tree is None else tree.unwatched for root, tree in self._trees.items()}
-        new = {root: count for root, count in found.items() if count and root not in self._told}
-        self._told.update(new)
+        new = {root: count for root, count in found.items() if count and root not in self._reported}
+        self._reported.update(new)
         return new
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class WorkspacePlaces:
             one
             for path, one in self.repositories.items()
             if any(is_under(path, place, "posix") for place in scope.writes)
-            and not (path in self.users and rules.gives_whole(path, scope.given, "posix"))
+            and not (path in self.users and rules.names_directory(path, scope.given, "posix"))
         ]
 
     def repository_of(self, path: str) -> str | None:
@@ -228,30 +228,30 @@ class WorkspacePlaces:
 
     # Looking at a git directory
 
-    def entries(self, of: GitDirectory, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+    def entries(self, of: GitDirectory, excluded: frozenset[str]) -> Iterator[tuple[str, bool]]:
         """Yield (path, deep) for each entry of a git directory that must be judged; `deep` includes everything below
-        it. Entries in `apart` are left out, because they are guarded separately."""
+        it. Entries in `excluded` are left out, because they are guarded separately."""
         yield of.path, False
-        yield from self._entries_of(of, apart)
+        yield from self._entries_of(of, excluded)
 
-    def _entries_of(self, of: GitDirectory, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+    def _entries_of(self, of: GitDirectory, excluded: frozenset[str]) -> Iterator[tuple[str, bool]]:
         try:
             with os.scandir(of.path) as entries:
                 found = sorted(entries, key=lambda entry: entry.name)
         except OSError:  # it is gone
             return
         for entry in found:
-            if entry.path in apart:
+            if entry.path in excluded:
                 continue
             name = entry.name.lower()
             is_folder = entry.is_dir(follow_symlinks=False)
             if name in rules.FREE_FOLDERS and is_folder:
                 alternates = os.path.join(of.path, *rules.ALTERNATES)
-                if name == _SHALLOW and alternates not in apart and os.path.lexists(alternates):
+                if name == _SHALLOW and alternates not in excluded and os.path.lexists(alternates):
                     yield self._note(of, alternates), False
                 yield from ((self._note(of, path), False) for path in self._irregular(entry.path, name == _SHALLOW))
             elif name in _INNER and is_folder:
-                yield from self._inner_of(of, entry.path, _INNER[name], apart)
+                yield from self._inner_of(of, entry.path, _INNER[name], excluded)
             elif rules.is_free(name) and not is_folder:
                 if not entry.is_file(follow_symlinks=False):
                     yield self._note(of, entry.path), True
@@ -262,7 +262,9 @@ class WorkspacePlaces:
         self._of[path] = of
         return path
 
-    def _inner_of(self, of: GitDirectory, folder: str, role: Role, apart: frozenset[str]) -> Iterator[tuple[str, bool]]:
+    def _inner_of(
+        self, of: GitDirectory, folder: str, role: Role, excluded: frozenset[str]
+    ) -> Iterator[tuple[str, bool]]:
         """Yield the entries of `worktrees` or `modules`. Names of submodules may contain slashes, so a folder without
         any part of a git directory is part of a name."""
         yield self._note(of, folder), False
@@ -271,12 +273,12 @@ class WorkspacePlaces:
             is_folder = os.path.isdir(path) and not os.path.islink(path)
             names = {one.lower() for one in _list(path)} if is_folder and role == "module" else ()
             if is_folder and role == "module" and not (rules.STEERING | rules.SHAPE).intersection(names):
-                yield from self._inner_of(of, path, role, apart)
+                yield from self._inner_of(of, path, role, excluded)
                 continue
             yield self._note(of, path), False
             if is_folder:
                 inner = self._inner.setdefault(path, GitDirectory(path, role))
-                yield from self._entries_of(inner, apart)
+                yield from self._entries_of(inner, excluded)
 
     def _irregular(self, top: str, is_shallow: bool) -> Iterator[str]:
         """Yield links, devices and other special files in a folder whose files are free. A folder is listed again only
@@ -293,8 +295,8 @@ class WorkspacePlaces:
                         found = list(entries)
                     folders = [one.path for one in found if one.is_dir(follow_symlinks=False)]
                     plain = (one for one in found if not one.is_dir(follow_symlinks=False))
-                    odd = [one.path for one in plain if not one.is_file(follow_symlinks=False)]
-                    known = self._folders[folder] = stamp, folders, odd
+                    irregular = [one.path for one in plain if not one.is_file(follow_symlinks=False)]
+                    known = self._folders[folder] = stamp, folders, irregular
             except OSError:
                 continue
             yield from known[2]

@@ -152,8 +152,8 @@ class DomainProxy:
             if wanted.is_tunnel and upstream is None:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             else:
-                more = () if upstream is None or upstream.authorization is None else (upstream.authorization,)
-                server_writer.write(wanted.head(for_proxy=upstream is not None, more=more))
+                extra = () if upstream is None or upstream.authorization is None else (upstream.authorization,)
+                server_writer.write(wanted.head(for_proxy=upstream is not None, extra=extra))
             async with asyncio.TaskGroup() as group:  # until both ends have no more to send, or one disconnects
                 group.create_task(_pass_on(reader, server_writer))
                 group.create_task(_pass_on(server_reader, writer))
@@ -244,8 +244,8 @@ class ProxyRequest(NamedTuple):
         """The host, with the port if it is not the default."""
         return self.host if self.port == (443 if self.is_tunnel else 80) else f"{self.host}:{self.port}"
 
-    def head(self, *, for_proxy: bool, more: tuple[bytes, ...] = ()) -> bytes:
-        """Return the head to forward: with a path for a server, with the whole URL and `more` lines for another proxy.
+    def head(self, *, for_proxy: bool, extra: tuple[bytes, ...] = ()) -> bytes:
+        """Return the head to forward: with a path for a server, with the whole URL and `extra` lines for another proxy.
         A connection carries one request, because a second one could be meant for another host."""
         method, target, version = self.line.split(b" ")
         # Forward the host in the spelling that was judged, because two parsers may read one spelling as two hosts.
@@ -257,7 +257,7 @@ class ProxyRequest(NamedTuple):
         kept = [field for field in self.fields if field.partition(b":")[0].strip().lower() not in _OF_THE_HOP]
         if not self.is_tunnel:
             kept.append(b"Connection: close")
-        return b"\r\n".join([b" ".join((method, target, version)), *kept, *more, b"", b""])
+        return b"\r\n".join([b" ".join((method, target, version)), *kept, *extra, b"", b""])
 
 
 def _path_of(target: bytes) -> bytes:

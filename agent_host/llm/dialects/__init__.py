@@ -17,7 +17,7 @@ import orjson
 from agent_host.llm import MAX_DETAIL, AnswerTooLarge, ModelTurn, StreamProtocolError
 from agent_host.llm.raw_json import RawParts, loads_with_halves, may_hold_halves, name_in, repair, repair_json
 from agent_host.thread import Renderer
-from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall, arguments_block, shortest
+from agent_host.thread.messages import NO_TEXT, Block, ToolCall, arguments_block, shortest
 from config import json_text
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Dialect:
         """Return a new assembler for one response; with None the arguments of a call have no limit."""
         return self.assembler_type(max_call_arguments_bytes, self._names.real)
 
-    def whole(self, body: str) -> Iterator[Event]:
+    def events_of_answer(self, body: str) -> Iterator[Event]:
         """Yield the events of a stream equivalent to this JSON body, the answer of a gateway that ignores `stream`.
         Parts that an assembler keeps unchanged are copied verbatim from the body. Raises LookupError, ValueError for a
         body that is not a complete answer of this dialect."""
@@ -486,7 +486,7 @@ def mend_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 # Messages and calls in OpenAI's wire formats: no empty texts, arguments as text, and tool names of at most 64
 # characters from a small alphabet, with a mapping back to the real names.
 
-_NOTHING_SAID: Final = b'"%b"' % NOTHING_SAID.encode()
+_NO_TEXT: Final = b'"%b"' % NO_TEXT.encode()
 _MAX_CHARS = 64
 _HASH_CHARS = 16
 _PLAIN = r"[A-Za-z0-9_-]{1,64}"
@@ -506,11 +506,11 @@ def sendable_name(name: str) -> str:
 def content_of(message: Message) -> bytes:
     """Return the text of a message as a JSON string. An error is marked in the text, because these wires have no field
     for it."""
-    content = message.content_json if message.content.strip() else _NOTHING_SAID
+    content = message.content_json if message.content.strip() else _NO_TEXT
     return b'"[error] %b' % content[1:] if message.is_error else content
 
 
-def members_beside(fields: str | None) -> bytes:
+def extra_members(fields: str | None) -> bytes:
     """Return the members of the JSON object `fields` verbatim, with a comma before them, to be added after others."""
     inner = "" if fields is None else fields.strip()[1:-1].strip()
     return b",%b" % inner.encode() if inner else b""

@@ -31,7 +31,7 @@ from agent_host.llm.raw_json import (
     split_open_end,
 )
 from agent_host.thread import UnitMark
-from agent_host.thread.messages import NOTHING_SAID, Block, ToolCall
+from agent_host.thread.messages import NO_TEXT, Block, ToolCall
 from config import json_text
 from config.json_text import copy_to_keep
 from state.checkpoint import TokenUsage
@@ -70,8 +70,8 @@ class AnthropicRenderer(MessageRenderer):
         for result in results:
             block: dict[str, Any] = {"type": "tool_result", "tool_use_id": result.tool_call_id}
             if result.images:
-                said = [_text(result)] if result.content.strip() else []
-                block["content"] = [*said, *map(_image, result.images)]
+                texts = [_text(result)] if result.content.strip() else []
+                block["content"] = [*texts, *map(_image, result.images)]
             elif result.content:
                 block["content"] = orjson.Fragment(result.content_json)
             if result.is_error:
@@ -91,12 +91,12 @@ class AnthropicRenderer(MessageRenderer):
                 blocks.append({"type": "tool_use", "id": part.call_id, "name": name, "input": given})
                 answered = True
             elif part.strip():
-                whole = part == assistant.content
-                text = orjson.Fragment(assistant.content_json) if whole else part
+                is_all = part == assistant.content
+                text = orjson.Fragment(assistant.content_json) if is_all else part
                 blocks.append({"type": "text", "text": text})
                 answered = True
         # The API refuses an assistant message that is empty or only thinking.
-        return blocks if answered else [*blocks, {"type": "text", "text": NOTHING_SAID}]
+        return blocks if answered else [*blocks, {"type": "text", "text": NO_TEXT}]
 
 
 def _image(image: Image) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _text(message: Message) -> dict[str, Any]:
-    said = message.content.strip()
-    return {"type": "text", "text": orjson.Fragment(message.content_json) if said else NOTHING_SAID}
+    text = message.content.strip()
+    return {"type": "text", "text": orjson.Fragment(message.content_json) if text else NO_TEXT}
 
 
 def _is_closed(schema: Any) -> bool:
@@ -186,7 +186,7 @@ class _Block:
         text, self._open_thought = split_open_end(self._open_thought + text)
         return repair(text)[0]
 
-    def whole(self) -> str | None:
+    def to_json(self) -> str | None:
         """Return the opaque block as JSON text; None if it cannot be sent back unchanged, because it is malformed or
         had a lone surrogate or a delta of an unknown kind."""
         if not self._known:
@@ -210,15 +210,15 @@ class _Block:
 
     def text_with_fields(self, text: str) -> str | None:
         """Return the block of a text as JSON text; None if it has no other fields or they cannot be encoded."""
-        beside = {name: value for name, value in self.start.items() if value is not None}
-        beside |= {"type": "text", "text": text}
+        fields = {name: value for name, value in self.start.items() if value is not None}
+        fields |= {"type": "text", "text": text}
         if self.citations:
-            first = beside.get("citations")
-            beside["citations"] = [*first, *self.citations] if isinstance(first, list) else self.citations
-        if len(beside) == len(("type", "text")) or beside.get("citations") == []:
+            first = fields.get("citations")
+            fields["citations"] = [*first, *self.citations] if isinstance(first, list) else self.citations
+        if len(fields) == len(("type", "text")) or fields.get("citations") == []:
             return None
         try:
-            return orjson.dumps(beside).decode()
+            return orjson.dumps(fields).decode()
         except orjson.JSONEncodeError:
             return None
 
@@ -257,7 +257,7 @@ class AnthropicAssembler(Assembler):
                 parts.add_call(self._tool_call(block))
                 continue
             text = "" if block.is_opaque else "".join(block.parts)
-            raw = block.whole() if block.is_opaque else block.text_with_fields(text)
+            raw = block.to_json() if block.is_opaque else block.text_with_fields(text)
             if self._is_cut() and raw and block.kind == "thinking" and not orjson.loads(raw).get("signature"):
                 continue
             self._dropped += block.closed and block.is_opaque and raw is None
@@ -337,8 +337,8 @@ class AnthropicAssembler(Assembler):
         self.content += reason not in ("", self._stop_reason)
         self._stop_reason = reason or self._stop_reason
         details = data["delta"].get("stop_details")
-        said = [details.get(name) for name in ("category", "explanation")] if isinstance(details, dict) else []
-        line = " ".join(": ".join(part for part in said if isinstance(part, str) and part).split())
+        parts = [details.get(name) for name in ("category", "explanation")] if isinstance(details, dict) else []
+        line = " ".join(": ".join(part for part in parts if isinstance(part, str) and part).split())
         self._detail = line[:MAX_DETAIL] or self._detail
         self._note_usage(data.get("usage") or {})
 
@@ -374,9 +374,9 @@ class AnthropicAssembler(Assembler):
         """Return the counts. This API's `input_tokens` excludes tokens read from the cache and written to it."""
         count = self._usage.get
         read, written = count("cache_read_input_tokens", 0), count("cache_creation_input_tokens", 0)
-        whole = count("input_tokens", 0) + read + written
+        input_tokens = count("input_tokens", 0) + read + written
         long = min(written, count(_WRITTEN_FOR_AN_HOUR, 0))
-        return TokenUsage(whole, count("output_tokens", 0), read, written, long)
+        return TokenUsage(input_tokens, count("output_tokens", 0), read, written, long)
 
     def _note_usage(self, usage: Mapping[str, Any]) -> None:
         # Counts in message_delta are cumulative, so they replace those of message_start.
@@ -440,7 +440,7 @@ class AnthropicDialect(Dialect):
         request["system"] = [{"type": "text", "text": system, **mark}]
         return orjson.dumps(request)[:-1] + b',"messages":['
 
-    def whole(self, body: str) -> Iterator[Event]:
+    def events_of_answer(self, body: str) -> Iterator[Event]:
         """See Dialect. Each block is complete in its start event, except that a call's arguments follow as JSON text in
         a delta, so that they are read as in a stream."""
         message = members(body)
@@ -449,8 +449,8 @@ class AnthropicDialect(Dialect):
         head = {name: text for name, text in message.items() if name != "content"}
         yield "message_start", join_members({"message": join_members(head)})
         for index, block in enumerate(blocks):
-            begun, arguments = _start_block(block)
-            yield "content_block_start", join_members({"index": str(index), "content_block": begun})
+            start, arguments = _start_block(block)
+            yield "content_block_start", join_members({"index": str(index), "content_block": start})
             if arguments:
                 delta = orjson.dumps({"type": "input_json_delta", "partial_json": arguments}).decode()
                 yield "content_block_delta", join_members({"index": str(index), "delta": delta})

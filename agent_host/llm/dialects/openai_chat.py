@@ -18,7 +18,7 @@ from agent_host.llm.dialects import (
     count_in,
     data_url,
     encode_arguments,
-    members_beside,
+    extra_members,
     one_line,
     refuse_open,
     required_text,
@@ -27,7 +27,7 @@ from agent_host.llm.dialects import (
 )
 from agent_host.llm.errors import fault_of
 from agent_host.llm.raw_json import OpaqueFields, elements, join_members, members, repair, split_open_end
-from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block, ToolCall
+from agent_host.thread.messages import ARGUMENTS_TEXT, NO_TEXT, Block, ToolCall
 from config.json_text import copy_to_keep
 from state.checkpoint import TokenUsage
 
@@ -61,8 +61,8 @@ class ChatRenderer(MessageRenderer):
         """Encode one user message; several texts are separated by an empty line."""
         if len(messages) == 1:
             return b'{"role":"user","content":%b}' % content_of(messages[0])
-        said = "\n\n".join(message.content for message in messages if message.content.strip())
-        return b'{"role":"user","content":%b}' % orjson.dumps(said or NOTHING_SAID)
+        text = "\n\n".join(message.content for message in messages if message.content.strip())
+        return b'{"role":"user","content":%b}' % orjson.dumps(text or NO_TEXT)
 
     def exchange(self, assistant: Message, results: Sequence[Message]) -> bytes:
         """Encode the assistant's message and, if it called tools, a message for each result."""
@@ -75,26 +75,26 @@ class ChatRenderer(MessageRenderer):
     def _assistant(self, assistant: Message) -> bytes:
         calls: list[ToolCall] = []
         of_calls: dict[int, dict[str, str]] = {}
-        beside = b""
+        extra = b""
         for part in assistant.parts_for(NAME, self._model):
             if isinstance(part, Block):
                 found = members(part.raw)
-                beside += members_beside(found.get(OF_MESSAGE))
+                extra += extra_members(found.get(OF_MESSAGE))
                 of_calls[len(calls)] = {**of_calls.get(len(calls), {}), **found}
             elif not isinstance(part, str):
                 calls.append(part)
         sent = b",".join(_call(call, of_calls.get(number, {})) for number, call in enumerate(calls, 1))
         content = b"null" if calls and not assistant.content.strip() else content_of(assistant)
         listed = b',"tool_calls":[%b]' % sent if calls else b""
-        return b'{"role":"assistant","content":%b%b%b}' % (content, listed, beside)
+        return b'{"role":"assistant","content":%b%b%b}' % (content, listed, extra)
 
 
 def _call(call: ToolCall, blocks: Mapping[str, str]) -> bytes:
     """Encode the call with the extra fields that came with it, which are members of its `blocks`."""
-    beside, of_function = (members_beside(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
+    of_call, of_function = (extra_members(blocks.get(name)) for name in (OF_CALL, OF_FUNCTION))
     name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
     function = b'{"name":%b,"arguments":%b%b}' % (name, arguments, of_function)
-    return b'{"id":%b,"type":"function","function":%b%b}' % (_id(call.call_id), function, beside)
+    return b'{"id":%b,"type":"function","function":%b%b}' % (_id(call.call_id), function, of_call)
 
 
 def _id(call_id: str | None) -> bytes:
@@ -191,7 +191,7 @@ class ChatAssembler(Assembler):
         by_index = [call for _, call in sorted(self._calls_by_index.items())]  # if each has its own index
         calls = by_index if len(by_index) == len(self._calls) else self._calls
         calls = [call for call in calls if call.name or call.call_id]  # others are arguments of one that never started
-        fields = self._whole(self._fields)
+        fields = self._to_json(self._fields)
         if fields is not None and (text or calls or not is_cut):  # thinking that was cut is not sent back
             parts.add_block(join_members({OF_MESSAGE: fields}))
         parts.add_text(text)
@@ -199,16 +199,16 @@ class ChatAssembler(Assembler):
             arguments = "".join(call.arguments)
             is_closed = not is_cut or call is not self._calls[-1] or bool(arguments.strip())
             parts.add_call(self._reader.call(call.call_id, call.name, arguments, is_closed=is_closed), arguments)
-            beside = {name: self._whole(fields) for name, fields in sorted(call.beside.items())}
-            if kept := {name: fields for name, fields in beside.items() if fields is not None}:
+            joined = {name: self._to_json(fields) for name, fields in sorted(call.extra_fields.items())}
+            if kept := {name: fields for name, fields in joined.items() if fields is not None}:
                 parts.add_block(join_members(kept))
         return parts
 
-    def _whole(self, fields: OpaqueFields) -> str | None:
-        whole = fields.whole()
+    def _to_json(self, fields: OpaqueFields) -> str | None:
+        text = fields.to_json()
         self._replaced += fields.replaced
         self._dropped += fields.dropped
-        return whole
+        return text
 
     def _chunk(self, event: str, chunk: dict[str, Any]) -> str | None:
         self._started = self._started or "choices" in chunk
@@ -293,7 +293,7 @@ class ChatAssembler(Assembler):
             (OF_FUNCTION, function, of_function, function_path),
         ):
             for extra in sorted(names):
-                fields = call.beside.setdefault(kept_as, OpaqueFields())
+                fields = call.extra_fields.setdefault(kept_as, OpaqueFields())
                 brought += fields.add(extra, part[extra], self._raw.text(*way, extra))
         return brought
 
@@ -363,14 +363,14 @@ def _token_usage(usage: Mapping[str, Any]) -> TokenUsage:
 
 
 class _Call:
-    """One call as far as it has arrived. `beside` has the fields of the call and of its function that only its provider
-    reads."""
+    """One call as far as it has arrived. `extra_fields` has the fields of the call and of its function that only its
+    provider reads."""
 
     def __init__(self) -> None:
         self.call_id = self.name = ""
         self.arguments: list[str] = []
         self.size = 0
-        self.beside: dict[str, OpaqueFields] = {}
+        self.extra_fields: dict[str, OpaqueFields] = {}
 
 
 class ChatDialect(Dialect):
@@ -392,7 +392,7 @@ class ChatDialect(Dialect):
         form = {"name": "answer", "schema": schema, "strict": False}
         return {"response_format": {"type": "json_schema", "json_schema": form}}
 
-    def whole(self, body: str) -> Iterator[Event]:
+    def events_of_answer(self, body: str) -> Iterator[Event]:
         """See Dialect. Yields one chunk, in which calls are indexed by their position."""
         answer = members(body)
         choices = [_as_delta(members(choice)) for choice in elements(answer["choices"])]

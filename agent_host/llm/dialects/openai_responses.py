@@ -20,7 +20,7 @@ from agent_host.llm.dialects import (
     count_in,
     data_url,
     encode_arguments,
-    members_beside,
+    extra_members,
     one_line,
     required_text,
     sendable_name,
@@ -28,7 +28,7 @@ from agent_host.llm.dialects import (
 )
 from agent_host.llm.errors import fault_of
 from agent_host.llm.raw_json import elements, join_members, members, repair, split_open_end
-from agent_host.thread.messages import ARGUMENTS_TEXT, NOTHING_SAID, Block
+from agent_host.thread.messages import ARGUMENTS_TEXT, NO_TEXT, Block
 from config.json_text import copy_to_keep
 from config.lean_typing import NamedTuple
 from state.checkpoint import TokenUsage
@@ -81,13 +81,13 @@ class ResponsesRenderer(MessageRenderer):
                 items.append(b'{"role":"assistant","content":%b}' % orjson.dumps(part))
                 last, answered = None, len(items)
         # The API refuses reasoning without an item after it, and an assistant turn without items.
-        return items[:answered] or [*items, b'{"role":"assistant","content":%b}' % orjson.dumps(NOTHING_SAID)]
+        return items[:answered] or [*items, b'{"role":"assistant","content":%b}' % orjson.dumps(NO_TEXT)]
 
 
 def _call(call: ToolCall, blocks: Mapping[str, str] = MappingProxyType({})) -> bytes:
     name, arguments = orjson.dumps(sendable_name(call.name)), encode_arguments(call, blocks.get(ARGUMENTS_TEXT))
-    call_id, beside = orjson.dumps(call.call_id), members_beside(blocks.get(OF_CALL))
-    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (call_id, name, arguments, beside)
+    call_id, extra = orjson.dumps(call.call_id), extra_members(blocks.get(OF_CALL))
+    return b'{"type":"function_call","call_id":%b,"name":%b,"arguments":%b%b}' % (call_id, name, arguments, extra)
 
 
 def _output(result: Message) -> bytes:
@@ -122,7 +122,7 @@ _STATUSES: Final = ("completed", "incomplete", "cancelled", "failed")
 
 
 # The answer ended in an item of any other status.
-_WHOLE: Final = (None, "", "completed")
+_COMPLETE: Final = (None, "", "completed")
 _KNOWN: Final = frozenset({"type", "call_id", "name", "arguments"})
 # Calls of tools that were not offered and are not answered here: the API refuses a request with such a call.
 _UNANSWERED: Final = frozenset(
@@ -143,7 +143,7 @@ class ResponsesAssembler(Assembler):
         super().__init__(max_call_arguments_bytes, real_name)
         self._items = StreamedItems()
         self._open_thought = ""
-        self._said: ResponseItem | None = None  # the message of the last text delta
+        self._last_message: ResponseItem | None = None  # the message of the last text delta
         self._usage: Any = None
         self._seen = self._has_items = False
 
@@ -176,7 +176,7 @@ class ResponsesAssembler(Assembler):
             if item.kind == "function_call":
                 if not (item.name or item.call_id):  # arguments of an item that was never announced
                     continue
-                call = self._reader.call(item.call_id, item.name, item.arguments, is_closed=item.is_whole)
+                call = self._reader.call(item.call_id, item.name, item.arguments, is_closed=item.is_complete)
                 parts.add_call(call, item.arguments)
             if item.raw is not None:
                 parts.add_block(item.raw, holds_text=bool(item.text))
@@ -217,22 +217,22 @@ class ResponsesAssembler(Assembler):
         item = self._items.close(kind, place, text_in(raw.get("call_id")))
         if item is None:
             return "", ""
-        item.is_whole = raw.get("status") in _WHOLE
+        item.is_complete = raw.get("status") in _COMPLETE
         text = thinking = ""
         if kind == "message":
             text = item.take_content(raw.get("content"))
         elif kind == "function_call":
             self._take_call(item, raw, path)
-        elif kind == "reasoning" and not item.told:
+        elif kind == "reasoning" and not item.is_shown:
             parts = [*(raw.get("summary") or ()), *(raw.get("content") or ())]
-            said = (part.get("text") for part in parts if isinstance(part, dict))
-            thinking = repair("\n\n".join(text for text in said if isinstance(text, str)))[0]
-        if item.is_whole and self._is_kept(item, raw):
+            texts = (part.get("text") for part in parts if isinstance(part, dict))
+            thinking = repair("\n\n".join(text for text in texts if isinstance(text, str)))[0]
+        if item.is_complete and self._is_kept(item, raw):
             if not self._intact:  # an item with a lone surrogate cannot be sent back unchanged
                 self._dropped += 1
             elif kind == "function_call":
-                beside = {name: value for name, value in self._raw.members(*path).items() if name not in _KNOWN}
-                item.raw = join_members({OF_CALL: join_members(beside)})
+                extra = {name: value for name, value in self._raw.members(*path).items() if name not in _KNOWN}
+                item.raw = join_members({OF_CALL: join_members(extra)})
             else:
                 item.raw = self._raw.text(*path)
         return text, thinking
@@ -251,8 +251,10 @@ class ResponsesAssembler(Assembler):
         """True if the item, or the extra fields of a call, becomes a block."""
         if item.kind == "message":  # the API refuses one with an empty part
             content = raw.get("content")
-            is_said = isinstance(content, str) or all(part.get("text") or part.get("refusal") for part in content or ())
-            return bool(item.text) and raw.get("role") == "assistant" and is_said
+            has_text = isinstance(content, str) or all(
+                part.get("text") or part.get("refusal") for part in content or ()
+            )
+            return bool(item.text) and raw.get("role") == "assistant" and has_text
         if item.kind == "reasoning":
             # The API refuses an item that only refers to a stored one, because nothing is stored.
             return bool(raw.get("encrypted_content") or raw.get("content"))
@@ -266,9 +268,9 @@ class ResponsesAssembler(Assembler):
         item = self._items.open("message", place)
         left = ""
         if self._halves:
-            if self._said is not None and self._said is not item:  # a character does not continue in the next message
-                left = self._said.close_end()
-            self._said = item
+            last, self._last_message = self._last_message, item
+            if last is not None and last is not item:  # a character does not continue in the next message
+                left = last.close_end()
             delta, item.open_end = split_open_end(item.open_end + delta)
             delta, count = repair(delta)
             item.replaced += count
@@ -279,13 +281,13 @@ class ResponsesAssembler(Assembler):
 
     def _thinking_delta(self, data: dict[str, Any]) -> None:
         place, delta = _place(data), self._delta(data)
-        self._items.open("reasoning", place).told = True
+        self._items.open("reasoning", place).is_shown = True
         text, self._open_thought = split_open_end(self._open_thought + delta)
         self.thinking = repair(text)[0]
 
     def _summary_part(self, data: dict[str, Any]) -> None:
         """Begin a new paragraph for a further part of a summary."""
-        self.thinking = "\n\n" if self._items.open("reasoning", _place(data)).told else ""
+        self.thinking = "\n\n" if self._items.open("reasoning", _place(data)).is_shown else ""
 
     def _arguments_delta(self, data: dict[str, Any]) -> None:
         place, delta = _place(data), self._delta(data)
@@ -375,14 +377,14 @@ class ItemPosition(NamedTuple):
 
 class ResponseItem:
     """One item as far as it has arrived. `parts` are the deltas of its text or arguments, `refused` those of a refusal,
-    `size` the bytes of the arguments. `is_done`: its last event has arrived; `is_whole`: the answer did not end in it.
-    `raw` is JSON text to keep: the item, or the extra fields of a call. `told`: its thinking was shown. `replaced`
-    counts lone surrogates that became U+FFFD."""
+    `size` the bytes of the arguments. `is_done`: its last event has arrived; `is_complete`: the answer did not end in
+    it. `raw` is JSON text to keep: the item, or the extra fields of a call. `is_shown`: its thinking was shown.
+    `replaced` counts lone surrogates that became U+FFFD."""
 
     def __init__(self, kind: Kind, index: int) -> None:
         self.kind = kind
         self.index = index
-        self.is_done = self.is_whole = self.told = False
+        self.is_done = self.is_complete = self.is_shown = False
         self.call_id = self.name = self.arguments = self.text = ""
         self.raw: str | None = None
         self.parts: list[str] = []
@@ -400,17 +402,17 @@ class ResponseItem:
     def take_content(self, content: Any) -> str:
         """Set the content of a message that is done; return the text that was not shown yet."""
         before = "".join(self.parts)
-        said: list[str] = []
+        texts: list[str] = []
         refused: list[str] = []
         for part in [{"text": content}] if isinstance(content, str) else content or ():  # some servers send a string
             is_refusal = part.get("type") == "refusal"
-            said.append(text_in(part.get("refusal" if is_refusal else "text")))
-            refused += said[-1:] if is_refusal else []
-        if text := "".join(said):
+            texts.append(text_in(part.get("refusal" if is_refusal else "text")))
+            refused += texts[-1:] if is_refusal else []
+        if text := "".join(texts):
             self.text, self.replaced = repair(text)
             self.refused = [repair("".join(refused))[0]]
         else:  # the server sent the text only in deltas
-            self.text, self.is_whole = before + self.close_end(), False
+            self.text, self.is_complete = before + self.close_end(), False
         self.parts, self.open_end = [], ""
         return self.text[len(before) :] if self.text.startswith(before) else ""
 
@@ -542,7 +544,7 @@ class ResponsesDialect(Dialect):
     def _answer_form(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"text": {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": False}}}
 
-    def whole(self, body: str) -> Iterator[Event]:
+    def events_of_answer(self, body: str) -> Iterator[Event]:
         """See Dialect. Yields one event, since the last event of a stream contains the complete response."""
         response = members(body)
         elements(response["output"])

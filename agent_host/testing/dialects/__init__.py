@@ -27,7 +27,7 @@ _MINIMUM_TOKENS = 1024
 """A prefix with fewer tokens is not cached: the usual minimum."""
 _BYTES_PER_TOKEN = 4
 _BLOCK_BYTES = 128 * _BYTES_PER_TOKEN
-_Whole = TypeVar("_Whole", str, bytes)
+_Data = TypeVar("_Data", str, bytes)
 
 
 class BadRequest(ValueError):
@@ -70,7 +70,7 @@ def named_event(kind: str, fields: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps({"type": kind, **fields}))
 
 
-def put_between(events: list[bytes], ping: bytes, count: int) -> list[bytes]:
+def insert_pings(events: list[bytes], ping: bytes, count: int) -> list[bytes]:
     """Add one ping after each of the first `count` events; remaining pings go before the last event."""
     spread = min(count, len(events) - 1)
     head = [part for event in events[:spread] for part in (event, ping)]
@@ -82,9 +82,9 @@ def objects_in(value: Any) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def split(whole: _Whole, size: int) -> list[_Whole]:
+def split(data: _Data, size: int) -> list[_Data]:
     """Split into pieces of `size` characters or bytes, of which the last may be shorter."""
-    return [whole[start : start + size] for start in range(0, len(whole), size)]
+    return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 # Ids of tool calls that the gateway generates. They encode all state of a conversation that it would have to store: the
@@ -162,7 +162,7 @@ class Counts(NamedTuple):
     """Tokens of one request: all of them, those read from the cache, those written to it, and of the latter those
     cached for an hour."""
 
-    whole: int
+    total: int
     read: int
     written: int
     long: int = 0
@@ -244,12 +244,12 @@ def _stream_events(turn: Turn, view: RequestView) -> list[bytes]:
     delta = {"stop_reason": _stop_reason(turn), "stop_sequence": None}
     events.append(named_event("message_delta", {"delta": delta, "usage": _usage(turn)}))
     events.append(named_event("message_stop", {}))
-    return put_between(events, named_event("ping", {}), turn.pings)
+    return insert_pings(events, named_event("ping", {}), turn.pings)
 
 
 def _message(turn: Turn, view: RequestView) -> bytes:
     """Encode the answer without streaming. Tool arguments that are not JSON are sent as a string."""
-    content = [_whole_block(block) for block in _blocks(turn, view)]
+    content = [_complete_block(block) for block in _blocks(turn, view)]
     answer = {"content": content, "stop_reason": _stop_reason(turn), "usage": _usage(turn)}
     return orjson.dumps({**_head(turn, view), **answer})
 
@@ -306,7 +306,7 @@ def _thinking(turn: Turn, view: RequestView) -> Iterator[dict[str, Any]]:
         yield {"type": "redacted_thinking", "data": turn.redacted_thinking}
 
 
-def _whole_block(block: dict[str, Any]) -> dict[str, Any]:
+def _complete_block(block: dict[str, Any]) -> dict[str, Any]:
     if block["type"] != "tool_use":
         return block
     try:

@@ -14,8 +14,8 @@ from agent_host.testing.dialects import (
     check_image,
     find_bereft,
     ids_of_calls,
+    insert_pings,
     objects_in,
-    put_between,
     split,
     text_in,
     view_of,
@@ -59,7 +59,7 @@ def _stream_events(turn: Turn, view: RequestView) -> list[bytes]:
     if view.wants_usage:
         chunks.append({**head, "choices": [], "usage": _usage(turn)})
     events = [b"data: %b\n\n" % orjson.dumps(chunk) for chunk in chunks]
-    return put_between([*events, b"data: [DONE]\n\n"], COMMENT, turn.pings)
+    return insert_pings([*events, b"data: [DONE]\n\n"], COMMENT, turn.pings)
 
 
 def _message(turn: Turn, view: RequestView) -> bytes:

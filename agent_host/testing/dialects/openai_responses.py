@@ -13,9 +13,9 @@ from agent_host.testing.dialects import (
     blocks_of,
     find_bereft,
     ids_of_calls,
+    insert_pings,
     named_event,
     objects_in,
-    put_between,
     split,
     view_of,
 )
@@ -54,14 +54,14 @@ _CREATED = 1767225600
 
 def _stream_events(turn: Turn, view: RequestView) -> list[bytes]:
     head = _response(view, "in_progress")
-    told: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": head})]
-    told.append(("response.in_progress", {"response": head}))
+    emitted: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": head})]
+    emitted.append(("response.in_progress", {"response": head}))
     for index, item in enumerate(_items(turn, view)):
-        told += _item_events(index, item, turn)
+        emitted += _item_events(index, item, turn)
     ended = _end(turn, view)
-    told.append((f"response.{ended['status']}", {"response": {**ended, "output": list(_items(turn, view))}}))
-    events = [named_event(kind, {**fields, "sequence_number": number}) for number, (kind, fields) in enumerate(told)]
-    return put_between(events, COMMENT, turn.pings)
+    emitted.append((f"response.{ended['status']}", {"response": {**ended, "output": list(_items(turn, view))}}))
+    events = [named_event(kind, {**fields, "sequence_number": number}) for number, (kind, fields) in enumerate(emitted)]
+    return insert_pings(events, COMMENT, turn.pings)
 
 
 def _error_event(error: ErrorBody, view: RequestView) -> bytes:
@@ -94,8 +94,8 @@ def _response(view: RequestView, status: str) -> dict[str, Any]:
 
 
 def _failure(error: ErrorBody, view: RequestView) -> dict[str, Any]:
-    said = {"code": error.type or "server_error", "message": error.message}
-    return {**_response(view, "failed"), "error": said}
+    details = {"code": error.type or "server_error", "message": error.message}
+    return {**_response(view, "failed"), "error": details}
 
 
 def _end(turn: Turn, view: RequestView) -> dict[str, Any]:
@@ -156,14 +156,14 @@ def _item_events(index: int, item: dict[str, Any], turn: Turn) -> Iterator[tuple
     of = {"item_id": item["id"], "output_index": index}
     yield "response.output_item.added", {"output_index": index, "item": {**item, **_EMPTY_START[item["type"]]}}
     for part in _parts(item):
-        beside = {**of, **part.beside}
+        common = {**of, **part.common}
         if part.kind:
-            yield f"response.{part.kind}.added", {**beside, "part": {**part.whole, part.field: ""}}
+            yield f"response.{part.kind}.added", {**common, "part": {**part.complete, part.field: ""}}
         for piece in split(part.text, turn.chunk_chars):
-            yield f"response.{part.told}.delta", {**beside, "delta": piece, **part.of_delta}
-        yield f"response.{part.told}.done", {**beside, part.field: part.text, **part.of_done}
+            yield f"response.{part.event}.delta", {**common, "delta": piece, **part.of_delta}
+        yield f"response.{part.event}.done", {**common, part.field: part.text, **part.of_done}
         if part.kind:
-            yield f"response.{part.kind}.done", {**beside, "part": part.whole}
+            yield f"response.{part.kind}.done", {**common, "part": part.complete}
     yield "response.output_item.done", {"output_index": index, "item": item}
 
 
@@ -175,16 +175,16 @@ _EMPTY_START: Mapping[str, Mapping[str, Any]] = {
 
 
 class _Part(NamedTuple):
-    """A part of an item that is sent in pieces. `told` is the name of its events, `kind` of the events around them, ""
-    for none. `whole` is the part with its text in `field`; the fields of `beside` are in all events, those of
+    """A part of an item that is sent in pieces. `event` is the name of its events, `kind` of the events around them, ""
+    for none. `complete` is the part with its text in `field`; the fields of `common` are in all events, those of
     `of_delta` and `of_done` only in these."""
 
-    told: str
+    event: str
     text: str
     field: str
     kind: str = ""
-    whole: Mapping[str, Any] = MappingProxyType({})
-    beside: Mapping[str, Any] = MappingProxyType({})
+    complete: Mapping[str, Any] = MappingProxyType({})
+    common: Mapping[str, Any] = MappingProxyType({})
     of_delta: Mapping[str, Any] = MappingProxyType({})
     of_done: Mapping[str, Any] = MappingProxyType({})
 
@@ -197,8 +197,8 @@ def _parts(item: Mapping[str, Any]) -> Iterator[_Part]:
         yield _Part("reasoning_summary_text", part["text"], "text", around, part, {"summary_index": place})
     for place, part in enumerate(item.get("content", ())):
         field = "refusal" if part["type"] == "refusal" else "text"
-        more: dict[str, Any] = {} if field == "refusal" else {"logprobs": []}
-        yield _Part(part["type"], part[field], field, "content_part", part, {"content_index": place}, more, more)
+        extra: dict[str, Any] = {} if field == "refusal" else {"logprobs": []}
+        yield _Part(part["type"], part[field], field, "content_part", part, {"content_index": place}, extra, extra)
 
 
 # Reading of requests in the Responses dialect, as strict as the real endpoint about usual mistakes of clients.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_host.acp.updates import (
-    Told,
+    Notice,
     diff_contents,
     edits_in,
     locations_in,
@@ -105,15 +105,15 @@ def test_odd_arguments_of_a_call_break_nothing(edits: Any) -> None:
 
 
 def test_news_is_a_notice_or_text() -> None:
-    told = Told("warning", "Denied\n!", "because\x1b[2J")
-    notice = notice_update(told, takes_notices=True)
-    assert notice == {
+    notice = Notice("warning", "Denied\n!", "because\x1b[2J")
+    update = notice_update(notice, takes_notices=True)
+    assert update == {
         "sessionUpdate": "notice",
         "severity": "warning",
         "title": "Denied\\n!",
         "description": "because\\x1b[2J",
     }
-    assert "> **agent-host**: Denied" in notice_update(told, takes_notices=False)["content"]["text"]
+    assert "> **agent-host**: Denied" in notice_update(notice, takes_notices=False)["content"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_a_history_shows_what_requests_no_longer_contain() -> None:
     (compacted,) = updates_of_item(mark, ROOT, takes_compactions=True)
     assert isinstance(compacted, dict)
     assert (compacted["sessionUpdate"], compacted["compactionId"]) == ("compaction_update", "m-1")
-    (told,) = updates_of_item(mark, ROOT, takes_compactions=False)
-    assert isinstance(told, Told)
+    (notice,) = updates_of_item(mark, ROOT, takes_compactions=False)
+    assert isinstance(notice, Notice)
     steered = {"kind": "mark", "mark": "task_steered", "itemId": "m-2", "text": "Left."}
     (said,) = updates_of_item(steered, ROOT, takes_compactions=True)
     assert isinstance(said, dict)

@@ -47,7 +47,7 @@ def action(
         {"command": command, "cwd": cwd, **others},
         CommandFacts(command, cwd),
         policy,
-        told_by_facts=frozenset({"command", None}),
+        fact_arguments=frozenset({"command", None}),
         os="posix",
     )
 
@@ -105,7 +105,7 @@ def test_what_is_written_to_an_approved_file_may_differ() -> None:
         facts = PathFacts(path, path, "/w/real")
         arguments = {"path": path, "content": content}
         named = frozenset({"path", "content"})
-        return same_action("WriteFile", arguments, facts, "p1", told_by_facts=named, os="posix")
+        return same_action("WriteFile", arguments, facts, "p1", fact_arguments=named, os="posix")
 
     assert write("/w/a", "one") == write("/w/link", "two")
 

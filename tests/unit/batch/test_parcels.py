@@ -45,7 +45,7 @@ class Scene:
         self.on_node = Parcel(KEY, "b-1", (self._at_node(str(order)),), self._at_node(str(self.patch)))
 
     def send(self) -> None:
-        self.there.unpack_here(self.on_node, self.here.pack(self.parcel, with_files=True))
+        self.there.unpack(self.on_node, self.here.pack(self.parcel, with_files=True))
 
     def work(self) -> None:
         """What a session does on a node."""
@@ -208,7 +208,7 @@ def test_a_parcel_is_its_owner_s_and_keeps_modes(scene: Scene) -> None:
     assert closed.stat().st_mode & 0o777 == 0, "as before"
     with tarfile.open(archive) as packed:
         assert {(member.uid, member.gid, member.uname) for member in packed} == {(0, 0, "")}
-    scene.there.unpack_here(scene.on_node, archive)
+    scene.there.unpack(scene.on_node, archive)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (scene.node / "workspaces" / KEY).iterdir()}
     assert modes == {"open": 0o666, "closed": 0}
     assert {path.stat().st_uid for path in scene.node.rglob("*")} == {os.geteuid()}
@@ -295,7 +295,7 @@ def test_an_attempt_counts_what_was_out_and_begins_with_what_came_back(
     (tmp_path / "node" / "workspaces" / task.key / "made").touch()
     parcel = Parcel(task.key, ledger.session_id(task), ())
     with monkeypatch.context() as patched:
-        patched.setattr("agent_host.batch.workspaces._bring", lambda *_: os.stat(tmp_path / "nothing"))
+        patched.setattr("agent_host.batch.workspaces._move", lambda *_: os.stat(tmp_path / "nothing"))
         with pytest.raises(OSError, match="nothing"):
             depot.take_back(parcel, far.pack(parcel, with_files=False))
     depot.costs.set_risk(task.key, 2.0)

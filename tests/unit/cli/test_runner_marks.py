@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent_host.cli import pipeline
 from agent_host.cli.pipeline import MAX_SUMMARY_BYTES, Finding, append_outputs, append_summary, findings_of
-from agent_host.cli.runner_log import _Log, _Text, give_github, mark_gitlab_section
+from agent_host.cli.runner_log import _Log, _Text, mark_gitlab_section, write_github_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +116,7 @@ def written(first: str, message: str, title: str) -> str:
     under = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True)
     stream: Any = _Text(under, _Log())
     stream.write(first)
-    give_github(stream, "error", message, title=title)
+    write_github_command(stream, "error", message, title=title)
     stream.write("after\n")
     under.flush()
     data = under.buffer.getvalue()
@@ -144,7 +144,7 @@ def test_a_command_is_one_line_that_the_runner_reads_back(first: str, message: s
 
 def test_only_a_stream_for_a_runner_gets_commands() -> None:
     plain = io.StringIO()
-    give_github(plain, "group", "x")
+    write_github_command(plain, "group", "x")
     mark_gitlab_section(plain, "start", "x", "x", 1)
     assert plain.getvalue() == ""
 

@@ -123,7 +123,9 @@ def test_every_reader_has_the_same_bound(name: str) -> None:
 def test_a_whole_answer_is_taken_apart_however_deep_one_of_its_calls_nests(depth: int) -> None:
     block = f'{{"type":"tool_use","id":"c","name":"X","input":{nested(depth)}}}'
     events = dict(
-        AnthropicDialect().whole(f'{{"content":[{block},{{"type":"text","text":"]"}}],"stop_reason":"end_turn"}}')
+        AnthropicDialect().events_of_answer(
+            f'{{"content":[{block},{{"type":"text","text":"]"}}],"stop_reason":"end_turn"}}'
+        )
     )
     assert orjson.loads(events["content_block_start"])["content_block"] == {"type": "text", "text": "]"}
 

@@ -19,10 +19,10 @@ from config.shapes import (
     Shape,
     Text,
     first_problem,
+    integer,
     list_problems,
     number,
     one_of,
-    whole,
 )  # fmt: skip
 from tests.support.rows import each_row
 
@@ -60,11 +60,11 @@ INNER = Record({"n": COUNT}, {"on": FLAG})
         (ANYTHING, None, []),
         (Record({"any": ANYTHING}), {}, ["at.any: is missing"]),
         (Record({"any": AllOf(ANYTHING, ANYTHING)}, {"n": COUNT}), {"n": 1}, ["at.any: is missing"]),
-        (whole(), -5, []),
-        (whole(1, 10_000), 0, ["at: must be a whole number from 1 to 10,000, not 0"]),
-        (whole(high=3), 4, ["at: must be a whole number of at most 3, not 4"]),
-        (whole(0), 10**100, []),
-        (whole(0, 1), 10**100, ["at: must be a whole number from 0 to 1, not a number of many digits"]),
+        (integer(), -5, []),
+        (integer(1, 10_000), 0, ["at: must be a whole number from 1 to 10,000, not 0"]),
+        (integer(high=3), 4, ["at: must be a whole number of at most 3, not 4"]),
+        (integer(0), 10**100, []),
+        (integer(0, 1), 10**100, ["at: must be a whole number from 0 to 1, not a number of many digits"]),
         (number(0.5), 1, []),
         (number(0.5), float("nan"), ["at: must be a number of at least 0.5, not NaN"]),
         (number(), True, ["at: must be a number, not true"]),

@@ -107,7 +107,7 @@ def test_the_facts_are_the_same_whether_the_system_says_at_once_what_a_path_is(
              "to_a/pipe", "to_a/none", "nowhere", "round", "round/x", "a/../to_a/./file", "x" * 300)  # fmt: skip
 
     def found(*, says: bool) -> list[PathFacts]:
-        monkeypatch.setattr(safe_open, "SAYS_PATHS", says)
+        monkeypatch.setattr(safe_open, "REPORTS_PATHS", says)
         return [path_facts(name, f"{os.path.realpath(tmp_path)}/{name}") for name in names]
 
     at_once = found(says=sys.platform == "linux")

@@ -130,7 +130,7 @@ def test_both_ends_are_what_an_approval_is_for(place: Path) -> None:
         assert isinstance(facts, PathFacts)
         assert facts.real_paths == (str(place / "a"), str(place / new_path))
         told = frozenset({"path", "newPath"})
-        actions.add(same_action("MoveFile", {}, facts, policy_hash(held), told_by_facts=told, os="posix"))
+        actions.add(same_action("MoveFile", {}, facts, policy_hash(held), fact_arguments=told, os="posix"))
         assert place_of(facts) != place_of(facts._replace(also=()))
         said = move_problem(place_of(facts), place_of(facts._replace(real_path="/x")))
         assert said is not None

@@ -151,7 +151,7 @@ def test_the_first_that_reads_an_empty_object_is_taken(tmp_path: Path, statuses:
         asked = len(seen)
         again, said = find_dialect(settings(), url + "/v1", "tok", str(tmp_path), MACHINE.time)
         assert (again.name, said, len(seen)) == (name, f"the gateway speaks {name}: as it was found to do", asked)
-        find_dialect(settings(), url + "/v1", "tok", str(tmp_path), MACHINE.time, anew=True)
+        find_dialect(settings(), url + "/v1", "tok", str(tmp_path), MACHINE.time, refresh=True)
         assert len(seen) == 2 * asked
 
 

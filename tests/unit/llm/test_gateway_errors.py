@@ -17,10 +17,10 @@ from agent_host.llm.errors import (
     NAMES,
     STATUSES,
     WORDS,
+    ErrorDetails,
     Kind,
-    Said,
+    is_complete_answer,
     is_error,
-    is_whole_answer,
     kind_of_answer,
     kind_of_event,
     limit_of,
@@ -44,7 +44,7 @@ def test_what_servers_say(row: tuple[str, str], message: str) -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
     assert kind_of_answer(AT.get(row, 400), read(orjson.dumps(body))) == kind
     assert kind_of_event(read_value(body), passing=True) == kind
-    assert kind_of_event(Said(f"invalid_request_error: {message}"), passing=False) == kind
+    assert kind_of_event(ErrorDetails(f"invalid_request_error: {message}"), passing=False) == kind
 
 
 def test_each_wording_has_a_message_that_it_finds() -> None:
@@ -89,7 +89,7 @@ def test_names_tell_what_an_error_means(kind: Kind, name: str) -> None:
             assert kind_of_answer(BY_NAME[kind], read_value(body)) == kind
         assert kind_of_event(read_value(body), passing=kind != "failed") == kind
     if "_" in name:
-        assert kind_of_event(Said("", names_in(f"{name}: no")), passing=kind != "failed") == kind
+        assert kind_of_event(ErrorDetails("", names_in(f"{name}: no")), passing=kind != "failed") == kind
 
 
 @each_row(
@@ -102,8 +102,8 @@ def test_names_tell_what_an_error_means(kind: Kind, name: str) -> None:
     ],
 )  # fmt: skip
 def test_a_status_alone(status: int, kind: Kind) -> None:
-    assert kind_of_answer(status, Said("")) == kind
-    assert kind_of_answer(status, Said("the words of nobody")) == kind
+    assert kind_of_answer(status, ErrorDetails("")) == kind
+    assert kind_of_answer(status, ErrorDetails("the words of nobody")) == kind
 
 
 @each_row(
@@ -202,7 +202,7 @@ def test_details_have_names_as_well() -> None:
     ],
 )  # fmt: skip
 def test_how_much_a_model_takes_is_read_where_it_is_said(message: str, limit: int | None) -> None:
-    assert limit_of(Said(message)) == limit
+    assert limit_of(ErrorDetails(message)) == limit
 
 
 def test_a_limit_of_its_own_field_counts_first() -> None:
@@ -235,7 +235,7 @@ def test_no_json_raises(value: Any, status: int) -> None:
     assert limit_of(said) is None or limit_of(said) > 0  # type: ignore[operator]
     assert len(said.message) <= 4096
     assert isinstance(is_error(value), bool)
-    assert isinstance(is_whole_answer(value), bool)
+    assert isinstance(is_complete_answer(value), bool)
 
 
 @given(st.binary(max_size=300), st.integers(300, 599))
@@ -249,7 +249,7 @@ def test_no_bytes_raise(body: bytes, status: int) -> None:
 @given(st.text(max_size=300))
 def test_no_text_raises(text: str) -> None:
     """Halves of characters are in what an assembler puts together."""
-    said = Said(text + "\ud800", names_in(text))
+    said = ErrorDetails(text + "\ud800", names_in(text))
     assert kind_of_event(said, passing=True) in KINDS
     limit_of(said)
 
@@ -267,7 +267,7 @@ def test_no_text_raises(text: str) -> None:
 )
 def test_a_body_as_large_as_can_be_costs_little(body: bytes) -> None:
     read(b"{}")
-    kind_of_answer(400, Said("x"))  # the patterns are compiled
+    kind_of_answer(400, ErrorDetails("x"))  # the patterns are compiled
     began = time.process_time()
     said = read(body)
     kind_of_answer(400, said)

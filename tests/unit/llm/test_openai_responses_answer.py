@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_host.llm import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError
 from agent_host.llm.dialects.openai_responses import ResponsesAssembler, ResponsesDialect, ResponsesRenderer
-from agent_host.llm.network import whole_events
+from agent_host.llm.network import complete_events
 from agent_host.testing.dialects.openai_responses import RESPONSES, read_request
 from agent_host.testing.script import Script
 from agent_host.thread.messages import Message, ToolCall
@@ -62,7 +62,7 @@ def assemble(
 
 def of_file(name: str) -> ModelTurn:
     assembler = ResponsesAssembler()
-    for kind, data in whole_events((STREAMS / f"{name}.sse").read_bytes()):
+    for kind, data in complete_events((STREAMS / f"{name}.sse").read_bytes()):
         assembler.feed(kind, data)
     return assembler.finish()
 
@@ -313,7 +313,7 @@ def test_the_scripted_gateway_says_it_so(turn: dict[str, Any]) -> None:
     script = Script.from_turns([turn]).turns[0]
     stream = b"".join(RESPONSES.stream_events(script, VIEW))
     assembler = ResponsesAssembler()
-    for name, data in whole_events(stream):
+    for name, data in complete_events(stream):
         assembler.feed(name, data)
     got = assembler.finish()
     assert got.text == turn.get("text", "")

@@ -56,7 +56,7 @@ BODIES = {
 
 def check(dialect: Dialect, body: dict[str, Any]) -> None:
     try:
-        events = list(dialect.whole(json.dumps(body)))
+        events = list(dialect.events_of_answer(json.dumps(body)))
     except (LookupError, ValueError):
         return
     assembler, shown = dialect.assembler(40), ""

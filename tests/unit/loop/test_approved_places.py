@@ -185,7 +185,7 @@ async def approved(loop: Loop) -> Loop:
     from agent_host.session.reports import denied_approvals
 
     rows = denied_approvals(task, following.ctx.state.thread, "s")
-    work.go_on(replay_ids={row["replay"]["id"] for row in rows}, more_steps=5)
+    work.continue_task(replay_ids={row["replay"]["id"] for row in rows}, more_steps=5)
     await ended(work)
     return following
 

@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.judging.facts import path_facts
 from agent_host.loop import prepare
-from agent_host.loop.prepare import Held, Versions, capture_intent, hash_on_disk
+from agent_host.loop.prepare import PlannedContent, Versions, capture_intent, hash_on_disk
 from policy.facts import UrlFacts
 from state.blobs import UNAVAILABLE, sha256_hex
 from tests.support.tools import TOOLS
@@ -28,7 +28,7 @@ class Case:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "file.txt"
         self.kept: dict[str, bytes] = {}
-        self.will_hold: dict[str, Held] = {}
+        self.planned: dict[str, PlannedContent] = {}
         self.all = False
 
     def write(self, content: str, known: dict[str, str | None] | None = None) -> FileEffect:
@@ -40,11 +40,11 @@ class Case:
     def save(self) -> FileEffect:
         place = path_facts(str(self.file), str(self.file))
         facts = UrlFacts("https://example.com/", also=(("File.Read", place), ("File.Write", place)))
-        return capture_intent(TOOLS["HttpRequest"], facts, {}, Versions(self.keep, {}, self.all), self.will_hold)
+        return capture_intent(TOOLS["HttpRequest"], facts, {}, Versions(self.keep, {}, self.all), self.planned)
 
     def _capture(self, row: Any, arguments: dict[str, Any], known: dict[str, str | None] | None) -> FileEffect:
         facts = path_facts(str(self.file), str(self.file))
-        return capture_intent(row, facts, arguments, Versions(self.keep, known or {}, self.all), self.will_hold)
+        return capture_intent(row, facts, arguments, Versions(self.keep, known or {}, self.all), self.planned)
 
     def keep(self, _facts: PathFacts, data: bytes) -> str:
         name = sha256_hex(data)
@@ -73,7 +73,7 @@ def test_what_a_request_saves_over_is_kept_and_what_it_leaves_is_not_known(case:
     path = os.path.realpath(case.file)
     assert intent == {"path": path, "before": name, "after": UNAVAILABLE, "kept": name}
     assert (baselines, case.kept) == ({path: name}, {name: b"old"})
-    case.will_hold.clear()
+    case.planned.clear()
     case.file.unlink()
     assert case.save() == ({"path": path, "before": None, "after": UNAVAILABLE}, {path: None})
     facts = UrlFacts("https://example.com/", also=(("File.Read", path_facts(path, path)),))
@@ -176,7 +176,7 @@ def test_an_edit_that_fits_nowhere_says_nothing_of_what_it_leaves(case: Case) ->
     for content in (None, "a"):
         if content is not None:
             case.file.write_text(content)
-        case.will_hold.clear()
+        case.planned.clear()
         intent, _ = edit(case, "b", "x")
         assert intent is not None
         assert intent["before"] == (None if content is None else sha256_hex(content.encode()))

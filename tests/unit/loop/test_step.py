@@ -14,7 +14,7 @@ from agent_host.faults.crash import NO_FAULTS, Faults
 from agent_host.faults.disk import NOTHING_SURVIVES, SimulatedDisk
 from agent_host.loop.task import add_note, commit, reopen, report_news, take_turn
 from agent_host.states import TaskPhase
-from agent_host.thread.messages import GO_ON, decode, message_tokens
+from agent_host.thread.messages import CONTINUE_NOTE, decode, message_tokens
 from state.checkpoint import TokenUsage
 from state.disk import boot_id
 from tests.support.loop import Loop, sessions_on
@@ -254,8 +254,8 @@ async def test_an_answer_that_was_cut_goes_on(tmp_path: Path) -> None:
     loop = Loop(tmp_path, says("It is lo", stop="max_tokens"), says("ng.", stop="end_turn"))
     end = await loop.run()
     assert (end.text, loop.ctx.task.step_count) == ("It is long.", 2)
-    assert loop.model.requests[1][-1]["content"][0]["text"] == GO_ON
-    assert decode(loop.ctx.state.thread[3]).content == GO_ON
+    assert loop.model.requests[1][-1]["content"][0]["text"] == CONTINUE_NOTE
+    assert decode(loop.ctx.state.thread[3]).content == CONTINUE_NOTE
 
 
 async def test_a_step_without_an_answer_to_a_call_is_not_over(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent_host.events import EventType
 from agent_host.loop.task import MAX_FULL_WINDOWS, add_note, commit, take_turn
-from agent_host.thread.messages import GO_ON_IN_A_NEW_WINDOW, Block, decode
+from agent_host.thread.messages import CONTINUE_IN_NEW_WINDOW, Block, decode
 from tests.support.loop import Loop
 from tests.support.loop_parts import calls, says, shell
 
@@ -39,7 +39,7 @@ async def test_a_full_window_is_cut_and_the_answer_goes_on(tmp_path: Path) -> No
     end = await loop.run()
     assert (end.status, end.text) == ("completed", "It is done.")
     first, second = map(texts, loop.model.requests)
-    assert second[-2:] == ["It is ", GO_ON_IN_A_NEW_WINDOW]
+    assert second[-2:] == ["It is ", CONTINUE_IN_NEW_WINDOW]
     assert len(first) == 61
     assert len(second) < 40
     (told,) = loop.told(EventType.LLM_WINDOW_CUT)

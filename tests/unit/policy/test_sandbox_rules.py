@@ -155,7 +155,7 @@ def test_a_grant_is_for_one_scope() -> None:
 # The built-ins by level
 
 
-def built_in(name: str, *, held: bool, extends: dict[str, Any] | None = None) -> PolicyBundle:
+def built_in(name: str, *, sandboxed: bool, extends: dict[str, Any] | None = None) -> PolicyBundle:
     now = datetime(2025, 12, 31, 13, tzinfo=UTC)
     if extends is None:
         return instantiate(
@@ -163,11 +163,13 @@ def built_in(name: str, *, held: bool, extends: dict[str, Any] | None = None) ->
             PlaceholderValues("/w", "/home/u", "/state", "posix", tmp=TMP),
             session_id="s1",
             now=now,
-            held=held,
+            sandboxed=sandboxed,
         )
     places = PlaceholderValues("/w", "/home/u", "/state", "posix", TMP, place_groups())
     built_ins = BuiltIns(BUILT_IN, template_as_written)
-    return parse_file_bundle({"extends": name, **extends}, places=places, built_ins=built_ins, now=now, held=held)
+    return parse_file_bundle(
+        {"extends": name, **extends}, places=places, built_ins=built_ins, now=now, sandboxed=sandboxed
+    )
 
 
 def verdict(granted: PolicyBundle, line: str, widening: Widening | None = None) -> str:
@@ -192,14 +194,14 @@ def verdict(granted: PolicyBundle, line: str, widening: Widening | None = None) 
     ],
 )
 def test_the_built_ins_by_level(name: str, line: str, without: str, held: str) -> None:
-    assert verdict(built_in(name, held=False), line) == without
-    assert verdict(built_in(name, held=True), line) == held
-    assert verdict(built_in(name, held=True, extends={}), line) == held
+    assert verdict(built_in(name, sandboxed=False), line) == without
+    assert verdict(built_in(name, sandboxed=True), line) == held
+    assert verdict(built_in(name, sandboxed=True, extends={}), line) == held
 
 
 def test_a_tool_asks_where_its_command_does_not() -> None:
-    for held in (False, True):
-        entry = built_in("workspace", held=held).capability("File.Delete")
+    for sandboxed in (False, True):
+        entry = built_in("workspace", sandboxed=sandboxed).capability("File.Delete")
         assert entry is not None
         assert entry.requires_approval
 
@@ -213,20 +215,20 @@ def test_a_tool_asks_where_its_command_does_not() -> None:
     ],
 )
 def test_a_bundle_that_starts_from_one(extends: dict[str, Any], line: str, expected: str) -> None:
-    assert verdict(built_in("ci", held=True, extends=extends), line) == expected
+    assert verdict(built_in("ci", sandboxed=True, extends=extends), line) == expected
 
 
 def test_a_bundle_of_its_own_says_what_it_says_at_each_level() -> None:
     lists = {"name": "Shell.Exec", "allowedCommands": ["rm"]}
     asks = {"name": "File.Delete", "allowedPaths": ["/w"], "requiresApproval": True}
     plain = bundle(lists, asks)
-    for granted in (plain, plain.keep_known(plain, held=True)):
+    for granted in (plain, plain.keep_known(plain, sandboxed=True)):
         assert verdict(granted, "unheard-of") == "DENIED"
         assert verdict(granted, "rm x") == "APPROVAL_REQUIRED"
 
 
 def test_a_place_that_is_asked_for_is_no_reason_against_the_line() -> None:
-    granted = built_in("ci", held=True)
+    granted = built_in("ci", sandboxed=True)
     line = "echo x > /data/a"
     assert verdict(granted, line) == "DENIED"
     assert verdict(granted, line, Widening(("/data",))) == "ALLOWED"
@@ -236,9 +238,9 @@ def test_a_place_that_is_asked_for_is_no_reason_against_the_line() -> None:
 
 def test_validate_says_what_ends_commits() -> None:
     literal = {"capabilities": [{"name": "File.Write", "blockedPaths": [".git"]}]}
-    (line,) = ends_commits(built_in("ci", held=False, extends=literal))
+    (line,) = ends_commits(built_in("ci", sandboxed=False, extends=literal))
     assert line.startswith("/w/.git is blocked by its name")
-    assert ends_commits(built_in("ci", held=False, extends={})) == []
+    assert ends_commits(built_in("ci", sandboxed=False, extends={})) == []
     assert ends_commits(bundle({"name": "File.Write", "blockedPaths": ["/x/.git"]})) != []
 
 

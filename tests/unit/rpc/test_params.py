@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent_host.rpc.messages import InvalidParams, check, list_ignored, name, params, prose
-from config.shapes import FLAG, OBJECT, ListOf, Text, one_of, whole
+from config.shapes import FLAG, OBJECT, ListOf, Text, integer, one_of
 from tests.support.rows import each_row
 
 SHAPE = params(
@@ -15,7 +15,7 @@ SHAPE = params(
     {
         "note": Text(most=5),
         "kind": one_of("a", "b"),
-        "count": whole(1, 10_000),
+        "count": integer(1, 10_000),
         "on": FLAG,
         "any": OBJECT,
         "paths": ListOf(name(3), most=2),

@@ -16,7 +16,7 @@ from agent_host.events.outbox import Outbox
 from agent_host.rpc.channels import StreamChannel
 from agent_host.rpc.messages import params
 from agent_host.rpc.server import ClientConnection, Method
-from config.shapes import whole
+from config.shapes import integer
 from tests.support.events import emitter
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Side:
         self.over = asyncio.Event()
         self.channel = StreamChannel(self.fds[0], os.dup(self.fds[0]))
         methods = {
-            "echo": Method(params({"x": whole(0, 10**9)}), self._echo),
+            "echo": Method(params({"x": integer(0, 10**9)}), self._echo),
             "wait": Method(params(), self._wait),
             "fail": Method(params(), self._fail),
             "large": Method(params(), self._large),

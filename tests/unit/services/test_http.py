@@ -186,7 +186,7 @@ async def test_a_service_that_hangs_is_given_up() -> None:
 
 async def test_a_service_that_drips_is_given_up() -> None:
     async def handle(_: HttpRequest, reply: Reply) -> None:
-        await reply.stream(200, {"content-type": "application/json"}, [b" "] * 1000, apart=True, pause_s=0.02)
+        await reply.stream(200, {"content-type": "application/json"}, [b" "] * 1000, separately=True, pause_s=0.02)
 
     server = MockServer(handle)
     url = await server.start()

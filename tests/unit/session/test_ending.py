@@ -86,7 +86,7 @@ async def test_a_result_that_the_disk_refuses_keeps_the_session(tmp_path: Path) 
     assert (opened.service.ends, opened.loop.told(EventType.SESSION_COMPLETED)) == ([], [])
     (tmp_path / "state").unlink()
     following = opened.again()
-    following.session.go_on()
+    following.session.continue_task()
     assert (await following.session.tasks.await_end()).text == "Done."
 
 

@@ -116,7 +116,7 @@ async def test_a_session_is_refreshed_by_one_request_at_a_time() -> None:
 
 async def test_there_is_one_end_and_everybody_waits_for_it() -> None:
     host, opener = await begun()
-    ends = [asyncio.ensure_future(end) for end in (host.shutdown("enough"), host.shutdown("again"), host.let_go())]
+    ends = [asyncio.ensure_future(end) for end in (host.shutdown("enough"), host.shutdown("again"), host.detach())]
     await asyncio.sleep(0)
     with pytest.raises(SessionNotReady):
         host.running_session("s")
@@ -134,7 +134,7 @@ async def test_an_end_goes_on_without_whoever_asked_for_it() -> None:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    leaving = asyncio.ensure_future(host.let_go())
+    leaving = asyncio.ensure_future(host.detach())
     await asyncio.sleep(0)
     assert not host.over.is_set()
     opener.session.gate.set()

@@ -169,7 +169,7 @@ async def test_a_paused_session_takes_no_task_until_it_is_resumed(tmp_path: Path
     with pytest.raises(SessionNotReady):
         opened.session.start_task("second", "Go.")
     opened.loop.model.turns = [says("Done.")]
-    opened.session.go_on()
+    opened.session.continue_task()
     assert status(opened) == "SESSION_RUNNING"
     assert (await over(opened)).text == "Done."
 
@@ -181,7 +181,7 @@ async def test_a_denied_call_has_the_settings_steps_to_go_on(tmp_path: Path) -> 
     end = await over(opened)
     (denied,) = opened.session.result(end)["deniedApprovals"]
     opened.loop.model.turns = [says("Done.")]
-    opened.session.go_on(replay_ids=[denied["replay"]["id"]])
+    opened.session.continue_task(replay_ids=[denied["replay"]["id"]])
     assert opened.loop.ctx.task.max_steps == 2 + 4
     assert (await over(opened)).text == "Done."
 

@@ -139,7 +139,7 @@ async def test_a_session_that_is_left_can_be_resumed_with_its_question(tmp_path:
     assert (opened.is_kept, opened.released, opened.session.has_ended) == (True, True, True)
     assert opened.loop.told(EventType.SESSION_PAUSED)[0]["reason"] == "interrupted"
     following = opened.again(says("Done."), gate=(person := Person(lambda _: {"approved": True})))
-    following.session.go_on()
+    following.session.continue_task()
     assert (await over(following)).text == "Done."
     assert [question.approval_id for question in person.asked] == [pending["approvalId"]]
 

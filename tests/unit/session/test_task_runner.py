@@ -156,7 +156,7 @@ async def test_a_task_that_waits_for_a_resume_stays_when_the_next_is_refused(tmp
     with pytest.raises(CheckpointWriteFailed):
         start(work, "second")
     disk.calls.faults = NO_FAULTS
-    work.go_on()
+    work.continue_task()
     assert (await ended(work)).text == "One."
     assert loop.kept().earlier_tasks == []
 
@@ -174,7 +174,7 @@ async def test_a_task_goes_on_where_it_stopped(tmp_path: Path) -> None:
     following = loop.again(says("Done."), policy=bundle(tmp_path, version="v2"))
     work = work_on(following)
     assert (work.is_suspended, work.count, work.end_on_record()) == (True, 1, TaskEnd("cancelled"))
-    work.go_on(max_steps=7)
+    work.continue_task(max_steps=7)
     assert following.ctx.judge.options == TaskOptions(allow_network=False)
     state = following.kept()
     assert state.task is not None
@@ -189,7 +189,7 @@ async def test_a_task_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 async def test_without_a_task_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no task"):
-        work_on(Loop(tmp_path)).go_on()
+        work_on(Loop(tmp_path)).continue_task()
 
 
 @pytest.mark.parametrize(("turn", "status"), [(says("Done."), "completed"), (says("No.", stop="refusal"), "failed")])
@@ -200,7 +200,7 @@ async def test_the_end_of_a_task_that_is_over_is_told_again(tmp_path: Path, turn
     first = await ended(work)
     following = loop.again()
     work = work_on(following)
-    work.go_on()
+    work.continue_task()
     end = await ended(work)
     assert (end.status, end.text, end.reason) == (status, first.text, first.reason)
     assert (following.model.requests, following.kinds()[-1]) == ([], loop.kinds()[-1])
@@ -213,7 +213,7 @@ async def test_the_model_is_told_that_the_session_has_moved(tmp_path: Path) -> N
     loop.ctx.journal.store.compact()
     following = loop.again(says("Done."), tools=Tools())
     work = work_on(following)
-    work.go_on()
+    work.continue_task()
     await ended(work)
     assert following.model.requests[0][-1]["content"][0]["text"].splitlines()[1] == str(tmp_path)
 
@@ -228,7 +228,7 @@ async def test_a_task_that_ends_with_an_answer_is_not_asked_like_that(tmp_path: 
     following = loop.again(says("Still done."))
     following.ctx.state.identity.options["workspace"] = following.folder
     work = work_on(following)
-    work.go_on()
+    work.continue_task()
     assert (await ended(work)).text == "Still done."
     assert "Nothing was done since your last answer" in following.model.requests[0][-1]["content"][0]["text"]
 
@@ -242,8 +242,8 @@ async def test_a_denied_call_opens_its_task_again(tmp_path: Path) -> None:
     following = loop.again(says("Done now."))
     work = work_on(following)
     with pytest.raises(UsageError, match="no denied call"):
-        work.go_on(replay_ids=["replay_0"], more_steps=3)
-    work.go_on(replay_ids=[denied["replay"]["id"]], more_steps=3)
+        work.continue_task(replay_ids=["replay_0"], more_steps=3)
+    work.continue_task(replay_ids=[denied["replay"]["id"]], more_steps=3)
     assert following.ctx.task.max_steps == 2 + 3
     end = await ended(work)
     assert (end.text, following.tools.ran, work.result(end)["deniedApprovals"]) == ("Done now.", ["make"], [])

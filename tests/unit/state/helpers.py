@@ -52,7 +52,7 @@ def reopen(directory: Path | str, session_id: str = SESSION, **options: Any) -> 
 
 
 def _store(directory: Path | str, options: dict[str, Any]) -> FileCheckpointStore:
-    return FileCheckpointStore(str(directory), **{"beside": Later, **options})
+    return FileCheckpointStore(str(directory), **{"start_job": Later, **options})
 
 
 def load(directory: Path | str, session_id: str = SESSION) -> Checkpoint:

@@ -33,7 +33,9 @@ STEPS = 6
 
 
 def store_at(directory: Path | str, **options: Any) -> FileCheckpointStore:
-    return FileCheckpointStore(str(directory), **{"archives": True, "min_compact_bytes": 0, "beside": Later, **options})
+    return FileCheckpointStore(
+        str(directory), **{"archives": True, "min_compact_bytes": 0, "start_job": Later, **options}
+    )
 
 
 def worked(session: FileSession, steps: range = range(1, STEPS + 1)) -> None:

@@ -44,7 +44,7 @@ LARGE = 20_000
 
 
 def at_work(disk: SimulatedDisk, lasts: int) -> FileSession:
-    store = FileCheckpointStore("/state", disk, min_compact_bytes=0, beside=functools.partial(Later, times=lasts))
+    store = FileCheckpointStore("/state", disk, min_compact_bytes=0, start_job=functools.partial(Later, times=lasts))
     session = store.create(SESSION, fresh_state())
     start_task(session, "p" * LARGE)
     return session
@@ -120,7 +120,7 @@ def test_any_byte_of_a_large_snapshot_may_be_damaged(tmp_path: Path, *, resumed:
 
 def compacted(directory: Path, *, more: int = 0) -> Checkpoint:
     """A session just behind a compaction during which it went on, with `more` steps since; its state."""
-    live = create(directory, min_compact_bytes=30_000, beside=functools.partial(Later, times=3))
+    live = create(directory, min_compact_bytes=30_000, start_job=functools.partial(Later, times=3))
     start_task(live, "p" * LARGE)
     number = 0
     while not os.path.exists(paths_in(directory).previous_journal):
@@ -223,7 +223,7 @@ def test_a_snapshot_that_is_gone_is_told_before_it_is_gone_on_without(tmp_path: 
 
 def test_what_a_journal_took_along_was_durable(tmp_path: Path) -> None:
     """A journal that ends before what it began with is damaged, although nothing is broken in it."""
-    live = create(tmp_path, min_compact_bytes=0, beside=functools.partial(Later, times=2))
+    live = create(tmp_path, min_compact_bytes=0, start_job=functools.partial(Later, times=2))
     start_task(live, "p" * LARGE)
     for number in range(1, 5):
         whole_step(live, number, "r" * 9000)
@@ -262,7 +262,7 @@ class Held(Disk):
 
 def held_session(directory: Path) -> tuple[FileSession, Held]:
     disk = Held()
-    live = create(directory, disk=disk, beside=ThreadJob, min_compact_bytes=10_000)
+    live = create(directory, disk=disk, start_job=ThreadJob, min_compact_bytes=10_000)
     start_task(live)
     number = 0
     while not disk.asked.is_set():

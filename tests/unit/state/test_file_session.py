@@ -47,7 +47,9 @@ each_outcome = pytest.mark.parametrize("outcome", EXTREMES.values(), ids=EXTREME
 
 
 def begun(disk: SimulatedDisk, *, min_compact_bytes: int = 1 << 20) -> FileSession:
-    store = FileCheckpointStore("/home/state", disk, min_compact_bytes=min_compact_bytes, beside=Later, archives=True)
+    store = FileCheckpointStore(
+        "/home/state", disk, min_compact_bytes=min_compact_bytes, start_job=Later, archives=True
+    )
     return store.create(SESSION, fresh_state())
 
 

@@ -80,7 +80,7 @@ def broken(record: bytes) -> bytes:
 def test_what_is_behind_the_whole_records(data: bytes, whole: int, behind: list[int], cut_off: bool) -> None:
     found = parse(data)
     assert [record.seq for record in found.records] == list(range(1, whole + 1))
-    assert [record.seq for record in found.behind] == behind
+    assert [record.seq for record in found.after_break] == behind
     assert found.valid_bytes == len(ONE) * whole
     assert found.torn_bytes == len(data) - found.valid_bytes
     assert (found.damaged, found.cut_off) == (bool(behind), cut_off)
@@ -96,7 +96,7 @@ def test_a_record_whose_text_looks_like_records() -> None:
     inside = THREE[:-1].replace(b'"', b"'")
     odd = frame(2, 1, b'{"text":"%s"}' % inside)
     assert [record.seq for record in parse(ONE + odd + THREE).records] == [1, 2, 3]
-    assert parse(ONE + broken(odd) + THREE).behind == tuple(parse(ONE + odd + THREE).records[2:])
+    assert parse(ONE + broken(odd) + THREE).after_break == tuple(parse(ONE + odd + THREE).records[2:])
 
 
 @pytest.mark.parametrize("length", [b"6", b"8", b"70"])
@@ -104,7 +104,7 @@ def test_a_wrong_length_is_a_break_that_hides_nothing(length: bytes) -> None:
     data = ONE + TWO.replace(b" 2 7 ", b" 2 %s " % length) + THREE
     found = parse(data)
     assert [record.seq for record in found.records] == [1]
-    assert [record.seq for record in found.behind] == [3]
+    assert [record.seq for record in found.after_break] == [3]
 
 
 def test_what_is_behind_a_gap_is_counted() -> None:

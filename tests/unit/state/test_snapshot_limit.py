@@ -135,7 +135,7 @@ def test_a_session_that_begins_too_large_does_not_begin(tmp_path: Path) -> None:
 
 def test_near_the_limit_the_snapshot_that_is_under_way_says_how_much_room_there_is(tmp_path: Path) -> None:
     """However long it would take to be looked at."""
-    session = create(tmp_path, snapshot_limit_bytes=LIMIT, beside=functools.partial(Later, times=10**9))
+    session = create(tmp_path, snapshot_limit_bytes=LIMIT, start_job=functools.partial(Later, times=10**9))
     start_task(session)
     assert session.has_room()
     session.commit(record_of("note", {}, message("system", "x" * 14_400)))
@@ -148,7 +148,7 @@ def test_near_the_limit_the_snapshot_that_is_under_way_says_how_much_room_there_
 
 def test_the_snapshot_before_is_not_read_either(tmp_path: Path) -> None:
     """The newest one is damaged, and what stands beside it is too large to be asked."""
-    session = create(tmp_path, beside=Later)
+    session = create(tmp_path, start_job=Later)
     start_task(session)
     session.append(record_of("note", {}, message("system", "x" * 16_000)))
     session.append(record_of("note", {}, message("system", "y" * 16_000)))

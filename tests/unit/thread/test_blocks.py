@@ -9,7 +9,7 @@ import pytest
 
 from agent_host.ids import MACHINE
 from agent_host.thread.messages import (
-    GO_ON,
+    CONTINUE_NOTE,
     Block,
     Message,
     ToolCall,
@@ -99,14 +99,14 @@ def test_a_large_block_that_is_lost_leaves_the_rest_sendable() -> None:
     [
         ([("assistant", "a", False), ("assistant", "b", False)], "ab"),
         ([("assistant", "a", False), ("system", "by the way", False), ("assistant", "b", False)], "b"),
-        ([("assistant", "a", False), ("system", GO_ON, True), ("assistant", "b", False)], "ab"),
+        ([("assistant", "a", False), ("system", CONTINUE_NOTE, True), ("assistant", "b", False)], "ab"),
         ([("assistant", "a", False), ("user", "more", False), ("assistant", "b", False)], "b"),
         ([("assistant", "a", False), ("assistant", "b", False), ("system", "note", False)], "ab"),
     ],
 )
 def test_the_last_answer_has_what_a_pause_cut_off(messages: list[tuple[str, str, bool]], text: str) -> None:
     thread = [
-        encode(Message(role, content, 1, goes_on=goes_on), MACHINE, session_id="s")  # type: ignore[arg-type]  # a role
+        encode(Message(role, content, 1, asks_to_continue=goes_on), MACHINE, session_id="s")  # type: ignore[arg-type]  # a role
         for role, content, goes_on in messages
     ]
     assert last_answer(thread) == text

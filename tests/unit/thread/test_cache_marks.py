@@ -114,12 +114,12 @@ def test_all_but_the_newest_step_is_read_from_the_cache(calls: int) -> None:
     """Also where one turn has more blocks than a provider looks back."""
     cache, thread = PromptCache(), new_thread()
     last = counted(cache, thread)
-    assert (last.read, last.written) == (0, last.whole)
+    assert (last.read, last.written) == (0, last.total)
     for number in range(6):
         step(thread, number, calls)
         now = counted(cache, thread)
-        assert now.read == last.whole
-        assert now.written == now.whole - last.whole
+        assert now.read == last.total
+        assert now.written == now.total - last.total
         last = now
 
 
@@ -132,9 +132,9 @@ def test_a_cut_writes_what_is_left_once() -> None:
         counts = counted(cache, thread)
         cuts += bool(cut)
         if cut:
-            assert counts.whole - counts.read < 7_000
+            assert counts.total - counts.read < 7_000
         else:
-            assert counts.whole - counts.read < 600
+            assert counts.total - counts.read < 600
     assert 3 <= cuts <= 10
 
 

@@ -251,7 +251,7 @@ async def test_what_git_runs_is_changed_only_where_a_path_names_it(call: Call, w
     text_of(await call("ReadFile", scope, path=f"{hooks}/post-checkout"))
 
 
-@pytest.mark.parametrize("behind", ["_out_of_scope", "open_there"])
+@pytest.mark.parametrize("behind", ["_out_of_scope", "open_exact"])
 @pytest.mark.parametrize("swap", ["directory", "file"])
 @pytest.mark.parametrize(
     "tool", ["ReadFile", "WriteFile", "DeleteFile", "cp__read_file", "cp__write_file", "cp__delete_file"]
@@ -287,7 +287,7 @@ async def test_a_link_put_in_place_after_the_check_is_refused(
     scope = ToolConstraints(allowed_paths=(str(workspace),))
     router = make_router(families=("desktop", "native"))
     result = await router.execute(request(tool, scope, path=f"{workspace}/d/f", **more))
-    if "ead" in tool and swap == "directory" and behind == "open_there":
+    if "ead" in tool and swap == "directory" and behind == "open_exact":
         assert "mine" in text_of(result)  # of the directory that was checked, by its descriptor
     elif tool == "DeleteFile" and swap == "file":
         assert not (workspace / "d" / "f").is_symlink()  # the name is what goes

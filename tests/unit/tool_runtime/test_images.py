@@ -39,14 +39,14 @@ def test_a_header_says_what_the_picture_is(name: str, width: int, height: int) -
     media_type, make = FORMATS[name]
     small = name == "png" and width * height > 10**6  # the pixels would be there
     data = make(width, 1 if small else height)
-    assert header_of(data) == Header(media_type, width, 1 if small else height, whole=True)
+    assert header_of(data) == Header(media_type, width, 1 if small else height, is_complete=True)
 
 
 @given(a_format, st.data())
 def test_a_picture_that_is_cut_short_is_not_whole(name: str, data: st.DataObject) -> None:
     whole = FORMATS[name][1](640, 480)
     header = header_of(whole[: data.draw(st.integers(0, len(whole) - 1))])
-    assert header is None or not header.whole
+    assert header is None or not header.is_complete
 
 
 @given(a_format, st.binary(max_size=200), st.integers(0, 60), st.integers(0, 60))
@@ -63,7 +63,7 @@ def test_a_png_with_a_changed_byte_is_not_whole(at: int, by: int) -> None:
     data[at] ^= by
     header = header_of(bytes(data))
     assert header is not None
-    assert not header.whole
+    assert not header.is_complete
 
 
 def test_pictures_without_pixels_are_none() -> None:

@@ -64,7 +64,7 @@ def pages(pager: Pager, root: Path, size: int, *, recursive: bool, between: Call
     while True:
         page = pager.page(str(root), Scope(), Abandoned(), size=size, token=token, recursive=recursive)
         found += [path for path, _ in page.entries]
-        if not page.more:
+        if not page.has_more:
             return found
         token = token_of(found[-1], page.root)
         between(count)

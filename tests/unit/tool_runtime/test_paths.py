@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not BY_DESCRIPTOR, reason="paths are not opened 
 
 @pytest.fixture(params=[True, False], ids=["at once", "by component"], autouse=True)
 def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_open, "SAYS_PATHS", request.param and sys.platform == "linux")
+    monkeypatch.setattr(safe_open, "REPORTS_PATHS", request.param and sys.platform == "linux")
 
 
 @pytest.fixture

@@ -256,15 +256,15 @@ async def test_a_changed_tool_is_not_approved_until_somebody_says_so(tmp_path: P
     here = Here(tmp_path, source)
     opened.append(here)
     await here.router.fix({})
-    assert here.kept.knows("fs/read", source.tools[0].identity)
+    assert here.kept.is_approved("fs/read", source.tools[0].identity)
     other = defined("fs/read", command={"type": "string"})
     source.tools = (other,)
     here.remote.begin()
     await here.listed(2)
     await here.router.fix({})
-    assert not here.kept.knows("fs/read", other.identity)
+    assert not here.kept.is_approved("fs/read", other.identity)
     here.kept.approve("fs/read", other.identity)
-    assert ToolLists(str(tmp_path / "state"), "mcp:fs here").knows("fs/read", other.identity)
+    assert ToolLists(str(tmp_path / "state"), "mcp:fs here").is_approved("fs/read", other.identity)
 
 
 async def test_tools_that_policy_does_not_list_are_not_registered(tmp_path: Path, opened: list[Here]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_host.workspace_changes import MAX_BLOB_BYTES, NotHere, Objects, apply_delta, blob_name
+from agent_host.workspace_changes import MAX_BLOB_BYTES, Objects, ObjectUnavailable, apply_delta, blob_name
 from tests.support.git import commit_all, git
 
 if TYPE_CHECKING:
@@ -177,6 +177,6 @@ def test_a_delta_makes_what_its_parts_say(base: bytes, parts: list[bytes | tuple
 def test_any_delta_ends(base: bytes, delta: bytes) -> None:
     try:
         made = apply_delta(base, delta)
-    except (IndexError, NotHere):
+    except (IndexError, ObjectUnavailable):
         return
     assert len(made) <= MAX_BLOB_BYTES

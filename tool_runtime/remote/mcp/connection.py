@@ -57,7 +57,7 @@ _FAULTS: Final = (
     OSError, RuntimeError, ToolFault,
 )  # fmt: skip
 """Exceptions that the SDK and the layers below it may raise."""
-_MAX_SAID: Final = 500
+_MAX_MESSAGE_CHARS: Final = 500
 _GOODBYE_S: Final = 2.0
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's message for an untrusted certificate
 _TERMINATED: Final = "Session terminated"
@@ -153,7 +153,7 @@ class ServerConnection:
                 tools.append(tool)
         following = page.get("nextCursor")
         if following is not None and not isinstance(following, str):
-            rejected["…"] = f"its nextCursor is not a text: {following}"[:_MAX_SAID]
+            rejected["…"] = f"its nextCursor is not a text: {following}"[:_MAX_MESSAGE_CHARS]
         return following if isinstance(following, str) and following else None
 
     async def call(
@@ -166,20 +166,20 @@ class ServerConnection:
         """The result of a tool as the server sends it, unchecked and without timeout; a cancellation is sent to the
         server. `asking` handles questions to a person. Raises NotSent, ToolFault."""
 
-        async def once(request: types.CallToolRequest) -> Any:
+        async def send_once(request: types.CallToolRequest) -> Any:
             result, answer = await self._ask(
                 lambda: self._session.send_request(request, _Answer, progress_callback=progress), is_call=True
             )
             return result if isinstance(result, types.InputRequiredResult) else answer
 
-        async def send(more: Mapping[str, Any]) -> Any:
-            params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), **more)
+        async def send(fields: Mapping[str, Any]) -> Any:
+            params = types.CallToolRequestParams(name=tool, arguments=dict(arguments), **fields)
             request = types.CallToolRequest(params=params)
             try:
-                return await once(request)
+                return await send_once(request)
             except _HeadersDiffer:  # refused before anything ran: its schema is another one by now
                 await self.tools()
-                return await once(request)
+                return await send_once(request)
 
         if self._process is not None:
             self._process.has_worked = True
@@ -200,7 +200,7 @@ class ServerConnection:
                 client = Client(
                     await self._transport(stack),
                     client_info=types.Implementation(name="agent-host", version=__version__),
-                    message_handler=self._heard,
+                    message_handler=self._on_message,
                     elicitation_callback=self._questions.answer if self._config.elicitation else None,
                     cache=None,
                 )
@@ -239,7 +239,7 @@ class ServerConnection:
                 async for _ in subscription:
                     self._on_changed()
 
-    async def _heard(self, message: IncomingMessage) -> None:
+    async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._on_changed()
 
@@ -264,7 +264,7 @@ class ServerConnection:
                 return result, answer["result"]
             if error["code"] == types.HEADER_MISMATCH and is_call:
                 raise _HeadersDiffer
-            raise ToolFault(FaultKind.SYSTEM, f"{error['message'][:_MAX_SAID]} (code {error['code']})")
+            raise ToolFault(FaultKind.SYSTEM, f"{error['message'][:_MAX_MESSAGE_CHARS]} (code {error['code']})")
         except ValidationError as invalid:
             raise ToolFault(FaultKind.SYSTEM, f"the answer is not valid MCP: {_line(invalid)}") from invalid
         except MCPError as refusal:
@@ -285,7 +285,7 @@ class ServerConnection:
         if error.code == types.INTERNAL_ERROR and self._refusals.last is not None:
             doubt = "; whether the call took effect is unknown" if is_call and "HTTP 5" in self._refusals.last else ""
             return ToolFault(FaultKind.NETWORK, f"the server answered {self._refusals.last}{doubt}")
-        return ToolFault(FaultKind.SYSTEM, f"{error.message[:_MAX_SAID]} (code {error.code})")
+        return ToolFault(FaultKind.SYSTEM, f"{error.message[:_MAX_MESSAGE_CHARS]} (code {error.code})")
 
     async def _cut_off(self, error: MCPError, *, is_call: bool) -> Exception:
         self._stop.set()
@@ -302,32 +302,32 @@ class ServerConnection:
         error = self._error
         if isinstance(error, ToolFault):
             return str(error)
-        said = otherwise if error is None else _line(error)
+        reason = otherwise if error is None else _line(error)
         if self._process is not None and (
             error is None or (isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED)
         ):
-            said = self._process.ending or said
-        if _UNTRUSTED in said:
-            said += "; ca_file of its entry names the roots that it is trusted by"
+            reason = self._process.ending or reason
+        if _UNTRUSTED in reason:
+            reason += "; ca_file of its entry names the roots that it is trusted by"
         if self._refusals.last is not None and isinstance(error, MCPError):
-            said = f"the server answered {self._refusals.last}"
-        return said + self._last_words()
+            reason = f"the server answered {self._refusals.last}"
+        return reason + self._last_words()
 
     def _last_words(self) -> str:
         if self._process is None:
             return ""
         words = self._process.last_words
         printed = self._incoming.noise
-        said = [f"it said: {words[:_MAX_SAID]}"] if words else [f"it printed: {printed}"] if printed else []
-        said += [f"its sandbox: {line[:_MAX_SAID]}" for line in self._process.refusals()]
-        return f" ({'; '.join(said)})" if said else ""
+        notes = [f"it said: {words[:_MAX_MESSAGE_CHARS]}"] if words else [f"it printed: {printed}"] if printed else []
+        notes += [f"its sandbox: {line[:_MAX_MESSAGE_CHARS]}" for line in self._process.refusals()]
+        return f" ({'; '.join(notes)})" if notes else ""
 
     def explain(self, fault: ToolFault) -> ToolFault:
         """The fault of a tool, with the denials of the program's sandbox."""
         refused = () if self._process is None else self._process.refusals(str(fault))
         if not refused:
             return fault
-        lines = "; ".join(line[:_MAX_SAID] for line in refused)
+        lines = "; ".join(line[:_MAX_MESSAGE_CHARS] for line in refused)
         hint = f"write and domains of the user's entry of {self._config.name} determine its permissions"
         return ToolFault(fault.kind, f"{fault} (its sandbox: {lines}; {hint})", partial=fault.partial)
 
@@ -344,7 +344,7 @@ def _first(group: BaseExceptionGroup[Exception]) -> Exception:
 
 
 def _line(error: Exception) -> str:
-    return (str(error).partition("\n")[0] or type(error).__name__)[:_MAX_SAID]
+    return (str(error).partition("\n")[0] or type(error).__name__)[:_MAX_MESSAGE_CHARS]
 
 
 _EVENTS = "text/event-stream"
@@ -474,10 +474,10 @@ async def _mend_events(
 ) -> AsyncIterator[bytes]:
     left = b""
     async for piece in body:
-        begun = max(0, len(left) - 3)
+        start = max(0, len(left) - 3)
         left += piece
         place = 0
-        while (end := _EVENT_END.search(left, max(begun, place))) is not None:
+        while (end := _EVENT_END.search(left, max(start, place))) is not None:
             yield _mend_event(left[place : end.start()], mend)
             place = end.end()
         left = left[place:]

@@ -42,7 +42,7 @@ CALLBACK: Final = "http://127.0.0.1:{}/callback"
 DEFAULT_PORT: Final = 43119  # of the address that the browser is sent back to, which is registered with the server
 
 
-class _Kept(BaseModel):
+class _Stored(BaseModel):
     tokens: OAuthToken | None = None
     client: OAuthClientInformationFull | None = None
     expires_at: float | None = None
@@ -114,12 +114,12 @@ class TokenFile:
         self._on_secrets((client_info.client_secret,))
         await asyncio.to_thread(self._update, {"client": client_info})
 
-    def _read(self) -> _Kept:
+    def _read(self) -> _Stored:
         try:
             with open(self._path, "rb") as file:
-                return _Kept.model_validate_json(file.read(1 << 20))
+                return _Stored.model_validate_json(file.read(1 << 20))
         except (OSError, ValidationError):
-            return _Kept()
+            return _Stored()
 
     def _update(self, found: dict[str, Any]) -> None:
         """Store `found` as well, synced to the disk, because the previous tokens may be invalid."""
@@ -151,7 +151,7 @@ def oauth_of(
     """Return the authentication of requests to a server. `browser` opens the page of an authorization server; without
     it a required page is a fault. `on_secrets` gets values to be redacted."""
 
-    async def nobody(*_: Any) -> Any:
+    async def refuse(*_: Any) -> Any:
         raise OAuthFlowError(f"this program is not authorized yet: agent-host doctor --authorize {name}")
 
     redirect_uri = CALLBACK.format(DEFAULT_PORT if browser is None else browser.port)
@@ -159,7 +159,7 @@ def oauth_of(
     client = {"client_name": "agent-host", "redirect_uris": [redirect_uri], "response_types": ["code"], **grants}
     metadata = OAuthClientMetadata.model_validate(client)
     kept = TokenFile(folder, url, time, None if browser is None else redirect_uri, on_secrets)
-    send_to, sent_back = (nobody, nobody) if browser is None else (browser.send_to, browser.sent_back)
+    send_to, sent_back = (refuse, refuse) if browser is None else (browser.send_to, browser.sent_back)
     provider = OAuthClientProvider(url, metadata, kept, send_to, sent_back)
     made = provider.context
     provider.context = _Context(**{one.name: getattr(made, one.name) for one in dataclasses.fields(made)})

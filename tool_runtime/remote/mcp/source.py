@@ -46,7 +46,9 @@ _MAX_LINE: Final = 500
 _MAX_SHOWN_CHARS: Final = 4_000  # of a part of an unknown kind, which may contain a file
 _UNKNOWN_BYTES: Final = "application/octet-stream"
 _NO: Final = ("", "0", "false", "no", "null", "none")
-_BESIDE: Final = frozenset({"content", "structuredContent", "isError", "_meta", "resultType", "ttlMs", "cacheScope"})
+_RESULT_FIELDS: Final = frozenset(
+    {"content", "structuredContent", "isError", "_meta", "resultType", "ttlMs", "cacheScope"}
+)
 
 
 class McpSource(Source):
@@ -164,8 +166,8 @@ class McpSource(Source):
             return None
         from tool_runtime.remote.mcp.oauth import oauth_of
 
-        more: dict[str, Any] = {"browser": self._browser, "on_secrets": self._on_secrets}
-        return oauth_of(self._config.name, place.url, place.oauth_folder, self._settings.outside.time, **more)
+        extra: dict[str, Any] = {"browser": self._browser, "on_secrets": self._on_secrets}
+        return oauth_of(self._config.name, place.url, place.oauth_folder, self._settings.outside.time, **extra)
 
     def _on_change(self) -> None:
         self._identities = None
@@ -259,7 +261,7 @@ def output_of(
     problem = None if is_error else _problem(structured, output_schema)
     if problem is None:
         parts.add_structured(structured)
-    others = {name: value for name, value in fields.items() if name not in _BESIDE}
+    others = {name: value for name, value in fields.items() if name not in _RESULT_FIELDS}
     if others and not parts.lines:  # a result as no version of the protocol has it
         parts.lines.append(_json(others))
     if problem is not None:
@@ -325,7 +327,7 @@ class _ResultParts:
             self._unknown(block, kind)
 
     def add_structured(self, value: Any) -> None:
-        if value is not None and not _say(self._texts, value):
+        if value is not None and not _is_content(self._texts, value):
             self.lines.append(value if isinstance(value, str) else _json(value))
 
     def _text(self, text: str) -> None:
@@ -343,9 +345,9 @@ class _ResultParts:
 
     def _link(self, block: dict[str, Any]) -> None:
         words = {key: value for key, value in block.items() if isinstance(value, str)}.get
-        said = " ".join(filter(None, map(words, ("mimeType", "description"))))
+        details = " ".join(filter(None, map(words, ("mimeType", "description"))))
         named = ": ".join(filter(None, (words("name") or words("title"), words("uri"))))
-        self.lines.append(f"[resource {named or 'without a name'}{f' ({said})' if said else ''}]"[:_MAX_LINE])
+        self.lines.append(f"[resource {named or 'without a name'}{f' ({details})' if details else ''}]"[:_MAX_LINE])
 
     def _resource(self, resource: Any) -> None:
         if isinstance(resource, str):
@@ -413,7 +415,7 @@ def _decode(data: Any) -> bytes | None:
 _ALPHABET: Final = str.maketrans("-_", "+/")
 
 
-def _say(texts: Sequence[str], value: Any) -> bool:
+def _is_content(texts: Sequence[str], value: Any) -> bool:
     """True if texts are the JSON of a structured content, or of the one thing in it: one text, or one for each item."""
     inner = next(iter(value.values())) if isinstance(value, dict) and len(value) == 1 else value
     if any(_is(text, value) or _is(text, inner) for text in texts):

@@ -121,8 +121,8 @@ class Incoming:
         if error is not None and result is None:
             return self._answer(key, {"error": _error(error)})
         if "result" not in message:  # its fields may be next to the id
-            beside = {name: value for name, value in message.items() if name not in _ENVELOPE}
-            result = beside or "[the answer has neither a result nor an error]"
+            others = {name: value for name, value in message.items() if name not in _ENVELOPE}
+            result = others or "[the answer has neither a result nor an error]"
         return self._answer(key, {"result": result})
 
     def _unreadable_key(self, raw: bytes, to: Id | None = None) -> Id | None:
@@ -178,16 +178,16 @@ def _server_message(message: Mapping[str, Any], method: str) -> dict[str, Any]:
 
 
 def _error(error: Any) -> dict[str, Any]:
-    said = error if isinstance(error, dict) else {"message": error}
-    code, message = said.get("code"), said.get("message")
+    fields = error if isinstance(error, dict) else {"message": error}
+    code, message = fields.get("code"), fields.get("message")
     if isinstance(code, str) and re.fullmatch(r"-?[0-9]{1,9}", code):
         code = int(code)
     if not isinstance(message, str) or not message:
-        rest = said.get("data") if message is None else message
+        rest = fields.get("data") if message is None else message
         rest = "the server gives no reason" if rest in (None, "", {}) else rest
         message = rest if isinstance(rest, str) else orjson.dumps(rest).decode()
     mended = {"code": int(code) if isinstance(code, int | float) else 0, "message": message}
-    return {**mended, "data": said["data"]} if "data" in said else mended
+    return {**mended, "data": fields["data"]} if "data" in fields else mended
 
 
 def _wrap_text(raw: bytes) -> dict[str, Any]:
@@ -294,17 +294,17 @@ def _is_unfinished(raw: bytes) -> bool:
 
 def _drop_depths(raw: bytes) -> bytes:
     kept: list[bytes] = []
-    level = behind = 0
+    level = start = 0
     for found in _TOKEN.finditer(raw):
         if found[0] in (b"[", b"{"):
             level += 1
             if level == _MAX_LEVELS + 1:
-                kept += raw[behind : found.start()], _TOO_DEEP
+                kept += raw[start : found.start()], _TOO_DEEP
         elif found[0] in (b"]", b"}"):
             if level == _MAX_LEVELS + 1:
-                behind = found.end()
+                start = found.end()
             level -= 1
-    return b"".join(kept if level > _MAX_LEVELS else (*kept, raw[behind:]))
+    return b"".join(kept if level > _MAX_LEVELS else (*kept, raw[start:]))
 
 
 # Questions of a server to a person during a call: elicitation (TR 9). In the older era it is a request of the server,
@@ -314,7 +314,7 @@ def _drop_depths(raw: bytes) -> bytes:
 MAX_QUESTIONS: Final = 10  # of one call
 _PAUSE_S: Final = 0.05
 _MAX_MESSAGE_CHARS: Final = 65_536
-_NOT_HERE: Final = "questions are answered in the middle of a call only"
+_ONLY_IN_CALLS: Final = "questions are answered in the middle of a call only"
 _TOO_MANY: Final = f"more than {MAX_QUESTIONS} questions in one call"
 
 
@@ -361,13 +361,13 @@ class ServerQuestions:
             for number in range(MAX_QUESTIONS):
                 if not isinstance(answer, types.InputRequiredResult):
                     return answer
-                said: dict[str, Any] = {"request_state": answer.request_state}
+                fields: dict[str, Any] = {"request_state": answer.request_state}
                 if answer.input_requests:
-                    said["input_responses"] = await self.answers(call, answer.input_requests)
+                    fields["input_responses"] = await self.answers(call, answer.input_requests)
                 else:  # it only wants to be asked again
                     await asyncio.sleep(_PAUSE_S * 2 ** min(number, 3))
                 try:
-                    answer = await send(said)
+                    answer = await send(fields)
                 except NotSent:
                     lost = "the connection was lost between a question and its answer"
                     raise ToolFault(FaultKind.INTERRUPTED, lost) from None
@@ -378,7 +378,7 @@ class ServerQuestions:
     async def answer(self, context: Any, params: types.ElicitRequestParams) -> _Elicited:  # noqa: ARG002
         """See the SDK's ElicitationFnT, for a request of the server. It may belong to any of the calls that run."""
         if not self._calls:
-            return types.ErrorData(code=types.INVALID_REQUEST, message=_NOT_HERE)
+            return types.ErrorData(code=types.INVALID_REQUEST, message=_ONLY_IN_CALLS)
         return await self._ask(self._calls, params)
 
     async def answers(self, call: _AskingCall | None, wanted: types.InputRequests) -> types.InputResponses:

@@ -207,9 +207,11 @@ def test_where_datagrams_go_is_asked_only_where_they_may_go_anywhere(machine: st
     ],
 )
 def test_rulesets_hold_what_their_version_can(abi: int, size: int, lost: int) -> None:
-    attributes = linux_sandbox.ruleset_attributes(abi, hold_tcp=True)
+    attributes = linux_sandbox.ruleset_attributes(abi, restrict_tcp=True)
     assert len(attributes) == size
     assert struct.unpack_from("=Q", attributes)[0] == (1 << 16) - 1 - lost
     assert struct.unpack_from("=Q", attributes.ljust(24, b"\0"), 8)[0] == (3 if abi >= 4 else 0)
     assert struct.unpack_from("=Q", attributes.ljust(24, b"\0"), 16)[0] == (3 if abi >= 6 else 0)
-    assert struct.unpack_from("=Q", linux_sandbox.ruleset_attributes(abi, hold_tcp=False).ljust(24, b"\0"), 8)[0] == 0
+    assert (
+        struct.unpack_from("=Q", linux_sandbox.ruleset_attributes(abi, restrict_tcp=False).ljust(24, b"\0"), 8)[0] == 0
+    )
