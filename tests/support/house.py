@@ -36,6 +36,11 @@ _TRANSLATED = re.compile(
     re.IGNORECASE,
 )
 """Words of a translation, in place of which English has others: after, if, continue, recorded."""
+_TRANSLATED_NAME = re.compile(
+    r"(?:^|_)(?:said|told|talk|begun|behind|beside|odd|gone|nobody|somebody|goe?s?_on|let_go|put_under|lies|stands|held|knows)"
+    r"(?:_|$)",
+    re.IGNORECASE,
+)
 
 
 class Import(NamedTuple):
@@ -176,6 +181,21 @@ def translated_share(found: dict[str, Module]) -> float:
     return sum(1 for text in documents if _TRANSLATED.search(text)) / len(documents)
 
 
+def translated_names(found: dict[str, Module]) -> list[str]:
+    """Names of functions, classes, parameters and variables that have words of a translation, once for each place."""
+    names: list[str] = []
+    for node in (node for module in found.values() for node in ast.walk(module.tree)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.append(node.attr)
+    return [name for name in names if _TRANSLATED_NAME.search(name)]
+
+
 def _is_broad(node: ast.AST) -> bool:
     """True for a handler of any exception that ends it: one that cleans up and raises again hides nothing."""
     if not isinstance(node, ast.ExceptHandler) or node.type is None:
@@ -219,6 +239,7 @@ def figures() -> dict[str, str]:
         "docstrings that begin with a question word": f"{asked:.1%}",
         "functions named by a participle or a preposition": f"{odd:.1%}",
         "docstrings with words of a translation": f"{translated_share(found):.1%}",
+        "names with words of a translation": f"{len(translated_names(found))}",
         "rows of where to look": f"{questions}",
         "own modules of a run without tools": f"{_modules_of_a_run()}",
     }
