@@ -80,9 +80,9 @@ class Decision(NamedTuple):
 
     `rule` is the deciding entry of the bundle, as a JSON path with its value if it has one
     (`capabilities[Shell.Exec].blockedCommands: rm`). `expired` marks a denial that pauses the session (AH 8.6). `risks`
-    are the reasons for `risk_level`, in words for the approving person. `unasked` marks the denial of a call that needs
-    approval in a task without approvals (see `policy.rules.toolset`). `by_name`: an approval in advance must name the
-    tool (see `policy.rules.toolset`). `command_scope` is the scope of a sandboxed command's process.
+    are the reasons for `risk_level`, in words for the approving person. `no_approver` marks the denial of a call that
+    needs approval in a task without approvals (see `policy.rules.toolset`). `by_name`: an approval in advance must name
+    the tool (see `policy.rules.toolset`). `command_scope` is the scope of a sandboxed command's process.
     """
 
     decision: Verdict
@@ -93,7 +93,7 @@ class Decision(NamedTuple):
     risk_level: RiskLevel | None = None
     risks: tuple[str, ...] = ()
     expired: bool = False
-    unasked: bool = False
+    no_approver: bool = False
     by_name: bool = False
     command_scope: CommandScope | None = None
 

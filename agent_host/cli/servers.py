@@ -70,7 +70,7 @@ async def serve_session(source: LayeredOptions, socket: str | None, reconnect_s:
         if signals and main_task is not None:
             main_task.cancel()
         signals.append(number)
-        server.leave(answers_s=_ANSWERS_S)
+        server.detach(answers_s=_ANSWERS_S)
 
     on_signals(stop)
     gc.freeze()

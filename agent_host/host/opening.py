@@ -34,7 +34,7 @@ from agent_host.host.records import remove_session, stored_sessions
 from agent_host.http import TlsContext
 from agent_host.llm.deferred import import_client
 from agent_host.llm.known_dialects import dialect_of_script, dialect_of_settings, find_dialect
-from agent_host.loop.background import take_up_commands
+from agent_host.loop.background import reap_background_commands
 from agent_host.loop.results import take_up_uploads
 from agent_host.services import drop_observers
 from agent_host.services.session import report_end
@@ -393,7 +393,7 @@ class SessionOpener:
         )
         if made is not None:
             session.apply_mode(made)
-        await take_up_commands(session.ctx)
+        await reap_background_commands(session.ctx)
         take_up_uploads(session.ctx)
         return session
 

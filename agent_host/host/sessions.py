@@ -265,7 +265,7 @@ async def _open(
         if is_clean and session.incomplete_task is None:
             await session.shut_down("closed")
         else:
-            await session.leave()
+            await session.detach()
         events.end()
         await asyncio.sleep(0)  # for the events of the end
 

@@ -74,7 +74,7 @@ def _apply_decision(call: ToolCall, spec: ToolSpec, facts: ActionFacts, decision
         return prepared
     if decision.expired:
         refusal = Refusal("denied", ErrorCode.POLICY_EXPIRED, decision.reason)
-    elif decision.unasked:
+    elif decision.no_approver:
         refusal = Refusal("denied", ErrorCode.APPROVAL_REQUIRED, decision.reason, prepared.approve)
     else:
         # To a family that has a name for refused programs, a refused place is another thing.

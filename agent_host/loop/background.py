@@ -64,7 +64,7 @@ def commands_to_report(state: Checkpoint) -> tuple[str, tuple[str, ...]] | None:
     return "\n".join(["[Background commands have ended:", *lines]) + "]", tuple(over)
 
 
-async def take_up_commands(ctx: LoopContext) -> None:
+async def reap_background_commands(ctx: LoopContext) -> None:
     """Terminate the background commands of a killed host process and record that for the model."""
     open_ones = {command_id: row for command_id, row in ctx.state.commands.items() if "ended" not in row}
     # The calls that started them, with the fields by which their processes are found.

@@ -99,9 +99,9 @@ def ask_after_all(prepared: PreparedCall) -> PreparedCall:
     """Lift the refusal of a call that was denied because no approver was present, if a person has approved it since.
     This applies to tasks without approvals too."""
     decision, answer = prepared.decision, prepared.answer
-    if answer is None or not answer.approved or decision is None or not decision.unasked:
+    if answer is None or not answer.approved or decision is None or not decision.no_approver:
         return prepared
-    return prepared._replace(decision=decision._replace(decision="APPROVAL_REQUIRED", unasked=False), refusal=None)
+    return prepared._replace(decision=decision._replace(decision="APPROVAL_REQUIRED", no_approver=False), refusal=None)
 
 
 def bound_to(ctx: LoopContext, prepared: PreparedCall) -> str | None:

@@ -317,7 +317,7 @@ class Server:
         self._host.attend()
         return self._client
 
-    def leave(self, *, answers_s: float = _ANSWERS_S) -> None:
+    def detach(self, *, answers_s: float = _ANSWERS_S) -> None:
         """End as soon as the step is done, and leave the session resumable. Requests that came before have `answers_s`
         to be answered."""
         self._answers_s = min(self._answers_s, answers_s)
@@ -344,7 +344,7 @@ class Server:
         if client is not self._client:
             return
         if self._reconnect_s is None:  # it may still read, and gets everything until the end
-            self.leave()
+            self.detach()
             return
         self._client = None
         self._feed.detach()
@@ -364,9 +364,9 @@ class Server:
             return
         self._host.suspend()  # the session may have come only now
         if self._reconnect_s:
-            self._waiting = asyncio.get_running_loop().call_later(self._reconnect_s, self.leave)
+            self._waiting = asyncio.get_running_loop().call_later(self._reconnect_s, self.detach)
         else:
-            self.leave()
+            self.detach()
 
     def _wait_for_a_session(self) -> None:
         """No client is connected and there is no session: a process without clients must not stay for ever."""
@@ -375,7 +375,7 @@ class Server:
 
     def _give_up(self) -> None:
         self.gave_up = True
-        self.leave()
+        self.detach()
 
     async def _close_clients(self) -> None:
         client, self._client = self._client, None

@@ -380,7 +380,7 @@ class LiveSession:
             trigger = "cancel"
             self.tasks.cancel(task.task_id, force=False, grace_s=0)
         if not await self._await_stop() or self._is_broken:
-            await self.ending.leave()
+            await self.ending.detach()
         else:
             for queued in tuple(self.ctx.state.queue):
                 self.tasks.queue.cancel(queued.task_id, "the session was ended before it started")
@@ -397,11 +397,11 @@ class LiveSession:
             self.tasks.stop(resumable=False)
             stopped = await self._await_stop()
         if not stopped or self._is_broken:
-            await self.ending.leave()
+            await self.ending.detach()
         else:
             await self.ending.expire(reason)
 
-    async def leave(self) -> None:
+    async def detach(self) -> None:
         """Finish the step and release the session; the next process resumes it."""
         self.has_ended = self.tasks.closing = True
         if self.pending_approvals is not None:
@@ -410,14 +410,14 @@ class LiveSession:
             self.tasks.leaving = True
             self.interrupt()
             await self.tasks.idle()
-        await self.ending.leave()
+        await self.ending.detach()
 
     async def conclude(self, end: TaskEnd | None) -> None:
         """End a session that had one task: for good if the task is over, else resumable. `end` is None if the task has
         none. A session with calls that no approver was present for stays resumable."""
         self.has_ended = self.tasks.closing = True
         if end is None or end.resumable or self.tasks.queue.first is not None:
-            await self.ending.leave()
+            await self.ending.detach()
         elif self.result(end)["deniedApprovals"]:
             await self.ending.await_approvals(end)
         else:
@@ -482,7 +482,7 @@ class SessionEnd:
         if end is not None and not self._keep_result(end):
             # If the result cannot be written the checkpoint is kept instead, and a resume reports the end again.
             self.stays = _exists(self._paths.state_dir)
-            await self.leave()
+            await self.detach()
             return
         await end_commands(ctx)
         self._life.fire(trigger)
@@ -521,9 +521,9 @@ class SessionEnd:
         payload = {"reason": ErrorCode.APPROVAL_REQUIRED, "message": "a resume can approve the calls that were denied"}
         totals |= verdict("paused", ErrorCode.APPROVAL_REQUIRED, denied=True)
         ctx.emit(EventType.SESSION_PAUSED, None, **totals, **payload)
-        await self.leave()
+        await self.detach()
 
-    async def leave(self) -> None:
+    async def detach(self) -> None:
         """Leave everything as it is recorded."""
         await end_commands(self._ctx)
         await self._work.end_uploads(_OBSERVERS_S, resumable=True)

@@ -415,7 +415,7 @@ class SessionHost:
         """Finish the step and leave the session resumable, because the client is gone or the process is asked to
         end."""
         if self.session is not None:
-            await self._end(self.session.leave())
+            await self._end(self.session.detach())
         self.over.set()
 
     async def _end(self, way: Coroutine[Any, Any, None]) -> None:
@@ -448,4 +448,4 @@ class SessionHost:
         """Leave the session, so that observers get the event before the process ends; the record stays."""
         self.failure = error
         if self.session is not None:
-            self._begin_end(self.session.leave())
+            self._begin_end(self.session.detach())

@@ -43,7 +43,7 @@ _KNOWN_DOMAINS = ("pypi.org", "*.pythonhosted.org", "github.com", "*.github.com"
 def apply_task_options(case: Case, decision: Decision) -> Decision:
     """Apply the task's options to the decision, which can only go from ALLOWED to APPROVAL_REQUIRED to DENIED.
 
-    A denial because the task must not ask has `unasked` set and keeps the rule and the risk of the approval that it
+    A denial because the task must not ask has `no_approver` set and keeps the rule and the risk of the approval that it
     replaces.
     """
     options, session_mode = case.terms.options or AS_THE_BUNDLE_SAYS, case.terms.session_mode
@@ -60,7 +60,7 @@ def apply_task_options(case: Case, decision: Decision) -> Decision:
         if decision.decision == "APPROVAL_REQUIRED" and mode == "never":
             reason = f"it needs an approval, and this {whose} must not ask for one"
             rule = _MODE_RULE.format(whose, mode)
-            decision = decision._replace(decision="DENIED", reason=reason, rule=rule, unasked=True)
+            decision = decision._replace(decision="DENIED", reason=reason, rule=rule, no_approver=True)
     return decision
 
 

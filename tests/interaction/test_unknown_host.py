@@ -38,7 +38,7 @@ async def opened(host: Host, monkeypatch: pytest.MonkeyPatch, url: str, **env: s
     start = resolved_options(url, "full", workspace=str(host.workspace), state_dir=str(host.state))
     opener = SessionOpener(start, gate=lambda _: UnattendedGate(frozenset()), watch=lambda _: [])
     found = await opener.create(NewSession("u", "t", "ci"))
-    await found.session.leave()
+    await found.session.detach()
     return found
 
 

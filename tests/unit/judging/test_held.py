@@ -102,7 +102,7 @@ def test_where_nobody_is_to_be_asked_it_is_denied(workspace: str) -> None:
     options = TaskOptions(approval_mode="never")
     decision = decide(judge(workspace, scoping(workspace), options=options), sandboxGrant=GRANT).decision
     assert decision is not None
-    assert (decision.decision, decision.unasked) == ("DENIED", True)
+    assert (decision.decision, decision.no_approver) == ("DENIED", True)
 
 
 def test_a_ceiling_counts_for_what_is_asked_for(workspace: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent_host.contracts import CommandEnd, Leftovers
 from agent_host.events import EventType
-from agent_host.loop.background import CommandLog, end_commands, take_up_commands
+from agent_host.loop.background import CommandLog, end_commands, reap_background_commands
 from tests.support.loop import Loop
 from tests.support.loop_parts import Tools, call, calls, says, succeeded
 
@@ -102,12 +102,12 @@ async def test_what_a_crash_ended_is_ended_and_told(tmp_path: Path) -> None:
     (row,) = first.kept().commands.values()
     tools = Commands()
     loop = first.again(says("Done."), tools=tools)
-    await take_up_commands(loop.ctx)
+    await reap_background_commands(loop.ctx)
     (request,) = tools.leftovers
     assert (request.tool_name, request.task_id, request.step_id, request.tool_call_id) == (
         "RunCommand", row["taskId"], row["stepId"], "c1",
     )  # fmt: skip
-    await take_up_commands(loop.ctx)
+    await reap_background_commands(loop.ctx)
     assert len(tools.leftovers) == 1
     await loop.run()
     assert tools.requests == []

@@ -115,7 +115,7 @@ def test_a_task_that_asks_nobody_is_not_shown_it(tool: str) -> None:
     judging = judge(options=TaskOptions("never"))
     decision = decided_call(judging, tool, CALLS[tool]).decision
     assert decision is not None
-    assert (decision.decision, decision.unasked, decision.by_name) == ("DENIED", True, True)
+    assert (decision.decision, decision.no_approver, decision.by_name) == ("DENIED", True, True)
     assert tool not in {spec.name for spec in judging.offered_tools()}
 
 

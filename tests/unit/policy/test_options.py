@@ -82,7 +82,7 @@ def test_on_risky_actions_still_asks_for_what_the_bundle_names() -> None:
 
 def test_never_denies_what_needs_an_approval() -> None:
     decision = decide(command("ls"), "Shell.Exec", "never", requiresApproval=True, approvalRuleId="shell")
-    assert (decision.decision, decision.unasked, decision.rule_id) == ("DENIED", True, "shell")
+    assert (decision.decision, decision.no_approver, decision.rule_id) == ("DENIED", True, "shell")
     assert (decision.rule, decision.risk_level) == ("taskOptions.approvalMode: never", "medium")
     assert word(command("ls"), "Shell.Exec", "never") == "ALLOWED"
 
@@ -141,7 +141,7 @@ def test_requests_are_denied_and_files_are_not() -> None:
 def test_what_the_network_would_have_asked_for_is_not_asked_for() -> None:
     asking: dict[str, Any] = {"requiresApproval": True, "approvalRuleId": "shell"}
     decision = decide(command("curl x"), "Shell.Exec", None, False, **asking)
-    assert (decision.decision, decision.rule_id, decision.unasked) == ("DENIED", None, False)
+    assert (decision.decision, decision.rule_id, decision.no_approver) == ("DENIED", None, False)
     assert decide(command("ls"), "Shell.Exec", None, False, **asking).rule_id == "shell"
     denied = decide(url("ftp://x"), "Network.Http", "always", False)
     assert denied.rule == "capabilities[Network.Http]"

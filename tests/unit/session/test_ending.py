@@ -125,6 +125,6 @@ async def test_the_history_goes_up_before_the_end(tmp_path: Path) -> None:
 async def test_a_session_that_can_be_resumed_is_left_as_it_is(tmp_path: Path) -> None:
     opened, _ = await done(tmp_path)
     before = opened.loop.kept()
-    await opened.session.ending.leave()
+    await opened.session.ending.detach()
     assert opened.loop.kept() == before
     assert (opened.is_kept, opened.released, opened.service.ends) == (True, True, [])

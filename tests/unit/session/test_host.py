@@ -39,7 +39,7 @@ class Slow:
     async def shut_down(self, reason: str) -> None:
         await self._end(reason)
 
-    async def leave(self) -> None:
+    async def detach(self) -> None:
         await self._end("left")
 
     async def _end(self, how: str) -> None:

@@ -207,7 +207,7 @@ async def test_a_new_bundle_ends_a_pause_unless_a_task_waits(tmp_path: Path) -> 
 
 async def test_a_session_that_has_ended_gets_no_bundle(tmp_path: Path) -> None:
     opened = Opened(tmp_path)
-    await opened.session.leave()
+    await opened.session.detach()
     with pytest.raises(SessionNotReady, match="has ended"):
         opened.session.renew(lambda _: None)
 

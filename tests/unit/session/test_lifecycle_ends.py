@@ -135,7 +135,7 @@ async def test_a_session_that_is_left_can_be_resumed_with_its_question(tmp_path:
     opened.session.start_task("t", "Do it.")
     await settled()
     (pending,) = opened.session.state()["pendingApprovals"]
-    await opened.session.leave()
+    await opened.session.detach()
     assert (opened.is_kept, opened.released, opened.session.has_ended) == (True, True, True)
     assert opened.loop.told(EventType.SESSION_PAUSED)[0]["reason"] == "interrupted"
     following = opened.again(says("Done."), gate=(person := Person(lambda _: {"approved": True})))
