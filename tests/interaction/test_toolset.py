@@ -216,8 +216,8 @@ def test_policy_check_judges_native_calls_and_policy_tools_lists_the_chosen_fami
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('additional_roots = ["relative"]', "no absolute path of a directory"),
-        ('exec = [{command = "ls"}]', "no absolute path"),
+        ('additional_roots = ["relative"]', "is not an absolute path of a directory"),
+        ('exec = [{command = "ls"}]', "is not an absolute path"),
         ('exec = [{command = "/bin/ls", arguments = [{index = 0, pattern = "("}]}]', "native.exec[0]"),
     ],
 )
