@@ -4,12 +4,12 @@ A file of `tests/support/conformance` stands for one specification: `title`, `na
 `[[section]]` with `at` and `title`, and its `[[section.row]]`: `says` is the requirement in words of this project, and
 what else stands there is its state:
 
-    tests = ["tests/…/test_x.py::test_y"]    held by these tests
-    tests = [...], differs = "why"           held in another form
+    tests = ["tests/…/test_x.py::test_y"]    met, as these tests show
+    tests = [...], differs = "why"           met in another form
     not_here = "why"                         does not apply
-    open = "what is missing"                 not held yet
+    open = "what is missing"                 not met yet
 
-Nothing but the tests that a row names says that it is held, so each has to look at the behaviour itself.
+Only the tests that a row names show that it is met, so each has to look at the behaviour itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATES: Final = ({"tests"}, {"tests", "differs"}, {"not_here"}, {"open"})
 
 
 class Row(NamedTuple):
-    """One requirement. `state` is `held`, `differs`, `not_here` or `open`; `why` is empty for what is simply held."""
+    """One requirement. `state` is `met`, `differs`, `not_here` or `open`; `why` is empty for `met`."""
 
     says: str
     state: str
@@ -74,7 +74,7 @@ def _row(place: str, one: dict[str, Any]) -> Row:
     keys = one.keys() - {"says"}
     if "says" not in one or keys not in _STATES:
         raise ValueError(f"{place}: {one}: a row has `says` and one of tests, tests with differs, not_here, open")
-    state = next((key for key in ("differs", "not_here", "open") if key in one), "held")
+    state = next((key for key in ("differs", "not_here", "open") if key in one), "met")
     return Row(one["says"], state, one.get(state, ""), tuple(one.get("tests", ())))
 
 
@@ -99,7 +99,7 @@ def problems(spec: Spec, root: Path) -> Iterator[str]:
             seen.add(row.says)
             if "|" in row.says + row.why:
                 yield f"{place}: a | ends the cell of a table"
-            if row.state in ("held", "differs") and not row.tests:
+            if row.state in ("met", "differs") and not row.tests:
                 yield f"{place} names no test"
             if len(set(row.tests)) < len(row.tests):
                 yield f"{place} names a test twice"
@@ -135,8 +135,8 @@ _HEAD: Final = """\
 
 Made from `tests/support/conformance` by `python -m tests.support.conformance_page`.
 
-What the five specifications ask for, in words of this project, and the tests that hold it. A row without a test says
-why: it does not apply here, or it is open. **Otherwise** marks what is held in another form, since the external
+What the five specifications ask for, in words of this project, and the tests of it. A row without a test names
+why: it does not apply here, or it is open. **Otherwise** marks what is met in another form, since the external
 interface decides where specifications disagree, or since this form is safer. `make test-all` runs every test that is
 named here.
 
@@ -149,9 +149,9 @@ def page(made_of: Sequence[Spec] | None = None) -> str:
     all_specs = specs() if made_of is None else made_of
     parts = [
         _HEAD,
-        "| specification | held | held otherwise | does not apply | open |\n| --- | --- | --- | --- | --- |\n",
+        "| specification | met | met otherwise | does not apply | open |\n| --- | --- | --- | --- | --- |\n",
     ]
-    states = ("held", "differs", "not_here", "open")
+    states = ("met", "differs", "not_here", "open")
     for spec in all_specs:
         counts = " | ".join(str(spec.count(state)) for state in states)
         parts.append(f"| [{spec.name}](#{_anchor(spec)}): {spec.title} | {counts} |\n")
@@ -159,10 +159,8 @@ def page(made_of: Sequence[Spec] | None = None) -> str:
     for spec in all_specs:
         parts.append(f"\n## {spec.name}: {spec.title}\n")
         for section in spec.sections:
-            parts.append(
-                f"\n### {spec.name} {section.at}: {section.title}\n\n| requirement | held by |\n| --- | --- |\n"
-            )
-            parts.extend(f"| {row.says} | {_held_by(row)} |\n" for row in section.rows)
+            parts.append(f"\n### {spec.name} {section.at}: {section.title}\n\n| requirement | tests |\n| --- | --- |\n")
+            parts.extend(f"| {row.says} | {_tests_of(row)} |\n" for row in section.rows)
     return "".join(parts)
 
 
@@ -171,7 +169,7 @@ def _anchor(spec: Spec) -> str:
     return kept.replace(" ", "-")
 
 
-def _held_by(row: Row) -> str:
+def _tests_of(row: Row) -> str:
     why = _WORDS[row.state] + row.why if row.state in _WORDS else ""
     return "; ".join(filter(None, (why, ", ".join(map(_link, row.tests)))))
 
