@@ -75,6 +75,12 @@ def modules() -> dict[str, Module]:
     return found
 
 
+@functools.cache
+def nodes_of(module: Module) -> tuple[ast.AST, ...]:
+    """All nodes of the module's tree."""
+    return tuple(ast.walk(module.tree))
+
+
 def imports_of(module: Module, known: dict[str, Module]) -> list[Import]:
     """Imports of our own modules: one of each module that a statement names."""
     found = []
@@ -157,7 +163,7 @@ def single_importers(found: dict[str, Module]) -> list[tuple[str, str]]:
 
 def _functions(found: dict[str, Module]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
     for module in found.values():
-        for node in ast.walk(module.tree):
+        for node in nodes_of(module):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 yield node
 
@@ -184,7 +190,7 @@ def translated_share(found: dict[str, Module]) -> float:
 def translated_names(found: dict[str, Module]) -> list[str]:
     """Names of functions, classes, parameters and variables that have words of a translation, once for each place."""
     names: list[str] = []
-    for node in (node for module in found.values() for node in ast.walk(module.tree)):
+    for node in (node for module in found.values() for node in nodes_of(module)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.arg):
@@ -221,7 +227,7 @@ def figures() -> dict[str, str]:
     )
     names = Counter(name for _, name in classes)
     groups = circles({name: {one.target for one in rest} for name, rest in imported.items()})
-    broad = sum(map(_is_broad, (node for module in found.values() for node in ast.walk(module.tree))))
+    broad = sum(map(_is_broad, (node for module in found.values() for node in nodes_of(module))))
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     questions = len(re.findall(r"^\| [^|]*\? \|", page, re.MULTILINE))
     asked, odd = word_shares(found)

@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tests.support.house import modules
+from tests.support.house import modules, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -143,7 +143,7 @@ def test_only_what_composes_a_session_names_the_machine() -> None:
         name
         for name, module in modules().items()
         if re.search(r"\b(?:THIS_MACHINE|MACHINE|start_here)\b", module.text)
-        for node in ast.walk(module.tree)
+        for node in nodes_of(module)
         if isinstance(node, ast.Name | ast.Attribute)
         and (node.id if isinstance(node, ast.Name) else node.attr) in ("MACHINE", "THIS_MACHINE", "start_here")
     }
