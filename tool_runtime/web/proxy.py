@@ -198,7 +198,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
-        else:  # TLS has no half-closed connections: the other end has a moment for its last answer
+        elif not writer.is_closing():  # TLS has no half-closed connections: a moment for the last answer
             await asyncio.sleep(_LAST_ANSWER_S)
             writer.close()
 
