@@ -1,11 +1,10 @@
-"""Files named or created by others.
+"""Open files that other programs may have created, and find files by names that a model cannot spell.
 
-Opening one that may have been put there by somebody else: nothing in its place holds the program up, and no link leads
-elsewhere.
+Opening never blocks (on a pipe or a device, for example) and follows no link.
 
-Names of files that a model cannot spell exactly: with look-alike spaces, accents in two characters, or bytes that are
-not UTF-8. Every displayed name, escapes included, means its file. For reading, a missing name that looks exactly like
-an existing one means that one, too.
+A model cannot spell some names exactly: with look-alike spaces, accents in two characters, or bytes that are not UTF-8.
+Every displayed name, escapes included, means its file. For reading, a missing name that looks exactly like an existing
+one means that one, too.
 """
 
 from __future__ import annotations

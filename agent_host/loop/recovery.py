@@ -123,7 +123,7 @@ def _may_be_repeated(ctx: LoopContext, call: OpenCall) -> bool:
 async def _report(ctx: LoopContext, call: OpenCall, outcome: CallOutcome, left: Leftovers) -> None:
     prepared = _on_record(ctx, call)
     if outcome is CallOutcome.DONE or left.file == "done":
-        # The file is as the model wanted it, so no later call may take it for a change by somebody else.
+        # The file is as the model wanted it, so no later call may take it for a change by another program.
         done = ToolResult(call.tool_name, ctx.session_id, ctx.task.task_id, ctx.step_id, "succeeded", _DONE)
         await finish(ctx, prepared, done, Observations(stamps=dict.fromkeys(paths_of(call))))
         return

@@ -294,7 +294,7 @@ class PersonsAnswer(NamedTuple):
     answers: Mapping[str, Any] | None = None
 
 
-UNATTENDED_DENIAL: Final = PersonsAnswer(False, reason="nobody could be asked: the client has no elicitation")
+UNATTENDED_DENIAL: Final = PersonsAnswer(False, reason="no approver is present: the client has no elicitation")
 
 
 def can_elicit(context: ServerRequestContext[Any, Any]) -> bool:

@@ -271,7 +271,7 @@ class TaskServer:
                 one.approval_id: form_request(one).model_dump(mode="json", by_alias=True, exclude_none=True)
                 for one in session.questions.values()
             }
-            task = _task(session.task_id, session.since, "input_required", "somebody is asked")
+            task = _task(session.task_id, session.since, "input_required", "waiting for an answer")
             return {**task, "inputRequests": asked}
         doing = "APPROVAL_REQUIRED: see session_status" if session.questions else session.doing
         return _task(session.task_id, session.since, "working", doing)

@@ -136,7 +136,7 @@ def _unique(path: str, items: list[tuple[int, dict[str, Any]]], field: str) -> I
     for place, item in items:
         name = item.get(field)
         if isinstance(name, str) and first.setdefault(name, place) != place:
-            problem = f"{name!r} stands at {path}[{first[name]}] already"
+            problem = f"{name!r} is already at {path}[{first[name]}]"
             yield BundleProblem(f"{path}[{place}].{field}", problem, "merge the two")
 
 

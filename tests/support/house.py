@@ -37,7 +37,7 @@ _TRANSLATED = re.compile(
 )
 """Words of a translation, in place of which English has others: after, if, continue, recorded."""
 _TRANSLATED_NAME = re.compile(
-    r"(?:^|_)(?:said|told|talk|begun|behind|beside|odd|gone|nobody|somebody|goe?s?_on|let_go|put_under|lies|stands|held|knows)"
+    r"(?:^|_)(?:said|told|talk|begun|behind|beside|odd|gone|nobody|somebody|go(?:es)?_on|let_go|put_under|lies|stands|held|knows)"
     r"(?:_|$)",
     re.IGNORECASE,
 )

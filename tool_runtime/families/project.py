@@ -46,7 +46,7 @@ _SHOWN_BYTES: Final = 8 * 1024
 
 
 class ProjectTools:
-    """A Provider of the tools in the manifests of `settings.workspace`, read anew for each task. `run` runs a program
+    """A Provider of the tools in the manifests of `settings.workspace`, read again for each task. `run` runs a program
     like a command; `unusable` has the problems of other manifests."""
 
     def __init__(self, settings: RuntimeSettings, run: RunProgram) -> None:

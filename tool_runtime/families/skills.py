@@ -502,7 +502,7 @@ LOAD_SKILL: Final = ToolSpec(
 
 
 class SkillLoading(Provider):
-    """The provider of `load_skill`, which every family has, over the skills of the index, read anew for each task;
+    """The provider of `load_skill`, which every family has, over the skills of the index, read again for each task;
     without skills it provides nothing."""
 
     def __init__(self, index: SkillIndex, settings: RuntimeSettings) -> None:

@@ -342,8 +342,8 @@ def _look_at(directory: OpenDirectory, name: str, scope: Scope, abandoned: Aband
 # - what the file holds and what it is to hold are synced first to a private file of the session (`kept`);
 # - a write that fails puts back what was there;
 # - after a crash `take_back` compares the file with both: it is done, not done, or half written and put back. A file
-#   that is neither, block by block, was changed by somebody else since, and stays as it is;
-# - the private file goes once the call's result is on record (`settle`).
+#   that is neither, block by block, was changed by another program, and is not touched;
+# - the private file is removed once the call's result is on record (`settle`).
 #
 # Policy has judged one name of the file, and a write in place changes all of them. They are looked for, and where one
 # is not found in what the call may write, nothing is written: a command could make a link of a protected file.
@@ -476,7 +476,7 @@ def _put_back(file: FileIO, before: bytes, mode: int, new: WriteParams, error: B
 def _is_half_written(now: bytes, before: bytes, after: bytes) -> bool:
     """True if each block is one of the two, or the one over the other: the system writes whole blocks, in any order,
     and one that it had not yet written is empty."""
-    # It is truncated last, so a shorter file was truncated by somebody else.
+    # It is truncated last, so a shorter file was truncated by another program.
     if not min(len(before), len(after)) <= len(now) <= max(len(before), len(after)):
         return False
     for start in range(0, len(now), _BLOCK):

@@ -181,7 +181,7 @@ class BackendSource(Source):
 
     async def _within_time(self, request: ToolRequest, work: Callable[[ToolRequest, str], Awaitable[T]]) -> T:
         """Run the call under its id, or under another one if an earlier step had a call with the same id: ids are
-        unique in one answer of a model, and some gateways number them anew in each."""
+        unique in one answer of a model, and some gateways start from 0 in each."""
         timeout_s = self._terms.timeout_s
         try:
             async with asyncio.timeout(timeout_s) as limit:

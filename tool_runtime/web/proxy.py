@@ -33,29 +33,29 @@ _HEAD_S: Final = 30.0
 _PAUSE_S: Final = 0.05
 _MAX_CONNECTIONS: Final = 128  # at once for one command; others wait. Each takes two of the host's descriptors
 _CONNECT_S: Final = 30.0
-_LAST_ANSWER_S: Final = 5.0
+_LAST_ANSWER_S: Final = 30.0  # of silence, after the program has ended its part of a connection by TLS
 _RULES: Final = {FaultKind.OUT_OF_SCOPE: "domains", FaultKind.ADDRESS_REFUSED: "addresses"}
 
 
 class Upstream(NamedTuple):
-    """A proxy that the user configured: its address, the authorization header line that it requires, and the
-    certificates to trust if its URL has https."""
+    """A proxy that the user configured: its address, whether it is reached by TLS, and the authorization header line
+    that it requires."""
 
     host: str
     port: int
+    is_secure: bool
     authorization: bytes | None = None
-    tls: TlsContext | None = None
 
     @classmethod
     def read(cls, url: str) -> Upstream:
         """Read the proxy that a URL names."""
         parts = urlsplit(url)
-        tls = TlsContext(url) if parts.scheme == "https" else None
+        is_secure = parts.scheme == "https"
         authorization = None
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             authorization = b"Proxy-Authorization: Basic " + base64.b64encode(pair.encode())
-        return cls(parts.hostname or "", parts.port or (80 if tls is None else 443), authorization, tls)
+        return cls(parts.hostname or "", parts.port or (443 if is_secure else 80), is_secure, authorization)
 
 
 def proxy_of(
@@ -73,6 +73,7 @@ class DomainProxy:
     ) -> None:
         self._report = report
         self._upstreams = {scheme: Upstream.read(url) for scheme, url in network.proxies.items()}
+        self._tls: TlsContext | None = None
         self._pool = pool
         self._gate = Gate(domains, network)
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -155,8 +156,9 @@ class DomainProxy:
                 extra = () if upstream is None or upstream.authorization is None else (upstream.authorization,)
                 server_writer.write(wanted.head(for_proxy=upstream is not None, extra=extra))
             async with asyncio.TaskGroup() as group:  # until both ends have no more to send, or one disconnects
-                group.create_task(_pass_on(reader, server_writer))
-                group.create_task(_pass_on(server_reader, writer))
+                sending = group.create_task(_pass_on(reader, server_writer))
+                # By TLS the server does not learn that the program has ended its part.
+                group.create_task(_pass_on(server_reader, writer, None if server_writer.can_write_eof() else sending))
         finally:
             await _close(server_writer)
 
@@ -165,6 +167,11 @@ class DomainProxy:
             return None
         return self._upstreams.get("https" if wanted.is_tunnel else "http")
 
+    async def _trusted(self) -> ssl.SSLContext:
+        if self._tls is None:  # loading the certificates takes longer than most commands
+            self._tls = TlsContext("https:")
+        return await self._pool.run(self._tls.get)
+
     async def _connect(self, wanted: ProxyRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to an allowed host. Raises ToolFault if it is not allowed, OSError, TimeoutError,
         UsageError for certificates that cannot be loaded."""
@@ -172,8 +179,8 @@ class DomainProxy:
         upstream = self._upstream(wanted)
         async with asyncio.timeout(_CONNECT_S):
             if upstream is not None:  # it resolves the name itself, and the user configured it
-                secure = None if upstream.tls is None else await self._pool.run(upstream.tls.get)
-                return await _open(upstream.host, upstream.port, secure)
+                tls = await self._trusted() if upstream.is_secure else None
+                return await _open(upstream.host, upstream.port, tls)
             addresses = await self._pool.run(lambda: resolve(wanted.host, wanted.port))
             self._gate.check_addresses(wanted.host, wanted.port, addresses)
             failed: OSError = OSError(f"{wanted.host} has no address")
@@ -186,21 +193,30 @@ class DomainProxy:
 
 
 async def _open(
-    host: str, port: int, secure: ssl.SSLContext | None = None
+    host: str, port: int, tls: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(host, port, limit=_BUFFER, ssl=secure)
+    return await asyncio.open_connection(host, port, limit=_BUFFER, ssl=tls)
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sending: asyncio.Task[None] | None = None
+) -> None:
+    """Forward until the end of `reader` or, after the task `sending` has ended, until it is silent."""
     with suppress(OSError):
-        while data := await reader.read(_BUFFER):
+        while data := await (reader.read(_BUFFER) if sending is None else _read_last(reader, sending)):
             writer.write(data)
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
-        elif not writer.is_closing():  # TLS has no half-closed connections: a moment for the last answer
-            await asyncio.sleep(_LAST_ANSWER_S)
-            writer.close()
+
+
+async def _read_last(reader: asyncio.StreamReader, sending: asyncio.Task[None]) -> bytes:
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_ANSWER_S):
+                return await reader.read(_BUFFER)
+        if sending.done():
+            return b""
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: str, why: str) -> None:

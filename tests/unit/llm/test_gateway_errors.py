@@ -103,7 +103,7 @@ def test_names_tell_what_an_error_means(kind: Kind, name: str) -> None:
 )  # fmt: skip
 def test_a_status_alone(status: int, kind: Kind) -> None:
     assert kind_of_answer(status, ErrorDetails("")) == kind
-    assert kind_of_answer(status, ErrorDetails("the words of nobody")) == kind
+    assert kind_of_answer(status, ErrorDetails("a text without a row")) == kind
 
 
 @each_row(

@@ -192,7 +192,7 @@ def test_a_tool_that_needs_no_approval_is_offered_where_nobody_is_asked() -> Non
         ),
         (
             {"toolPolicies": [{"tool": "a", "repeatable": True}, {"tool": "a", "repeatable": False}]},
-            "toolPolicies[1].tool: 'a' stands at capabilities[0].toolPolicies[0] already",
+            "toolPolicies[1].tool: 'a' is already at capabilities[0].toolPolicies[0]",
         ),
         ({"name": "File.Read", "toolPolicies": [{"tool": "a", "repeatable": True}]}, "toolPolicies: restricts nothing"),
         ({"allowedToolNames": ["a b"]}, "allowedToolNames[0]: 'a b' is not the name of a tool"),
