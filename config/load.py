@@ -295,7 +295,9 @@ def _is_proxy_url(value: object) -> bool:
 
 # The URL may contain a password.
 _PROXY_URL = Leaf(
-    "empty or the URL of a proxy: http://HOST:PORT or http://USER:PASSWORD@HOST:PORT", _is_proxy_url, quotes=False
+    "empty or the URL of a proxy: http://HOST:PORT, http://USER:PASSWORD@HOST:PORT, or https:// for one by TLS",
+    _is_proxy_url,
+    quotes=False,
 )
 
 

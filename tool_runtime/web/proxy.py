@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from agent_host.contracts import Denial
 from agent_host.errors import UsageError
-from agent_host.http import TlsContext
+from agent_host.http import TlsContext, first_line
 from policy.urls import UrlProblem, target_of
 from tool_runtime.tool import FaultKind, ToolFault
 from tool_runtime.web import Blocked, DomainScope, Gate, Network, network_under, resolve
@@ -146,7 +146,8 @@ class DomainProxy:
             await _refuse(writer, "403 Forbidden", f"refused by the sandbox: {fault}")
             return
         except (OSError, TimeoutError, UsageError) as error:
-            await _refuse(writer, "502 Bad Gateway", f"{wanted.label}: {error or 'no answer in time'}")
+            why = first_line(error) if str(error) else "no answer in time"
+            await _refuse(writer, "502 Bad Gateway", f"{wanted.label}: {why}")
             return
         try:
             upstream = self._upstream(wanted)
