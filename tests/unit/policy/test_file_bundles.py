@@ -327,7 +327,7 @@ def test_rules_of_the_same_id_replace() -> None:
             "capabilities[0].approvalRuleId: 'net' is not in approvalRules",
             "capabilities[1].name: 'File.Red' is not a capability (did you mean File.Read?)",
             "capabilities[2].allowedPaths: restricts nothing in Shell.Exec",
-            "capabilities[4].name: 'LLM.Call' stands at capabilities[3] already",
+            "capabilities[4].name: 'LLM.Call' is already at capabilities[3] (merge the two)",
         ]),
         ({"extends": "ci", "approvalRules": [{"approvalRuleId": "a", "title": "t"}]}, [
             "approvalRules[0].description: is missing"
