@@ -105,6 +105,45 @@ def open_exact(path: str, flags: int) -> int | None:
     return None
 
 
+# Ways.
+
+_MAX_STEPS: Final = 400
+
+
+def steps(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Each place on the way of an absolute POSIX path, with the parts after it; the way of a link's target follows the
+    link. Raises OSError, ELOOP for links without an end."""
+    at, rest = "/", [part for part in path.split("/") if part]
+    for _ in range(_MAX_STEPS):
+        if not rest:
+            return
+        part = rest.pop(0)
+        if part in (".", ".."):
+            at = os.path.normpath(os.path.join(at, part))
+            continue
+        step = os.path.join(at, part)
+        yield step, rest
+        try:
+            target = os.readlink(step)
+        except (OSError, ValueError):
+            at = step
+            continue
+        at = "/" if target.startswith("/") else at
+        rest = [part for part in target.split("/") if part] + rest
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def leads_out(path: str, directory: str) -> bool:
+    """True if an absolute `path` goes through the real `directory` to a place outside of it, as by a link in it."""
+    within, real = directory.rstrip(os.sep) + os.sep, os.path.realpath(path)
+    if (real + os.sep).startswith(within) or real == os.path.normpath(path):
+        return False
+    try:
+        return any(step.startswith(within) for step, _ in steps(path))
+    except OSError:
+        return True
+
+
 # Names.
 
 _MAX_NAMES: Final = 20_000

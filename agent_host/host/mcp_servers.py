@@ -20,6 +20,7 @@ from agent_host.http import usable_in_header
 from agent_host.judging.facts import THIS_DISK, UnusableArguments, program_facts
 from agent_host.judging.scoping import places_of_program
 from agent_host.loop.elicitation import ask_person
+from agent_host.safe_open import leads_out
 from config.lean_typing import NamedTuple
 from config.settings import ALL_TOOLS
 from config.shapes import FLAG, TEXT, ListOf, Record, all_problems, number, one_of
@@ -295,12 +296,17 @@ class SessionServers(NamedTuple):
             return None
         if entry is None:
             return self.scoping.scope(self.bundle, self.environment)
+        workspace = self.environment.workspace
+        for one in entry.write:
+            if leads_out(self.environment.absolute(one), workspace):
+                raise _NotUsed(f"write: {one} is led out of the workspace by a link in it; write where that leads")
         places = (os.path.realpath(self.environment.absolute(one)) for one in entry.write)
         domains = tuple(map(canonical_domain, entry.domains))
         found = self.scoping.server_scope(self.bundle, self.environment, write=tuple(places), domains=domains)
         system = self.environment.os_family
-        reads = [place for one in argv for place in places_of_program(one, self.environment.home)]
-        reads += [os.path.realpath(one) for one in argv[1:] if os.path.isabs(one) and os.path.exists(one)]
+        reads = [place for one in argv for place in places_of_program(one, self.environment.home, workspace)]
+        named = (one for one in argv[1:] if os.path.isabs(one) and os.path.exists(one))
+        reads += [os.path.realpath(one) for one in named if not leads_out(one, workspace)]
         return add_own_places(found, system, reads=tuple(one for one in reads if not is_hidden(found, one, system)))
 
     def _http(self, entry: UserServer | None, name: str, url: str) -> ServerConfig:

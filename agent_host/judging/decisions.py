@@ -181,7 +181,7 @@ def _add_scope(judge: Judge, scoping: Scoping, spec: ToolSpec, facts: ActionFact
         own = () if scoping.scripts is None else (scoping.scripts,)
         scope = add_own_places(scope, system, reads=(script.folder,), writes=own)
     if spec.runs:
-        reads = places_of_program(spec.runs[0], judge.environment.home)
+        reads = places_of_program(spec.runs[0], judge.environment.home, judge.environment.workspace)
         scope = add_own_places(scope, system, reads=tuple(one for one in reads if not is_hidden(scope, one, system)))
     if asked is not None:
         for one in judge.bundles:

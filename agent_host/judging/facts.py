@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_host.contracts import ToolError
 from agent_host.errors import ErrorCode
-from agent_host.safe_open import O_PATH, intended_path, open_exact
+from agent_host.safe_open import O_PATH, intended_path, open_exact, steps
 from config.json_text import encodable
 from policy import CapabilityName
 from policy.facts import ActionFacts, CommandFacts, NamedToolFacts, OsFamily, PathFacts, PathKind, ScriptFacts, UrlFacts
@@ -345,26 +345,10 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _first_in_proc(path: str) -> str | None:
     """The first place in /proc on the way of `path`, with the rest of the path; None if there is none."""
-    followed, rest = "/", [part for part in path.split("/") if part]
-    for _ in range(400):
-        if not rest:
-            return None
-        part = rest.pop(0)
-        if part in (".", ".."):
-            followed = os.path.normpath(os.path.join(followed, part))
-            continue
-        step = os.path.join(followed, part)
-        if step == _PROC:
-            return os.path.join(step, *rest)
-        try:
-            target = os.readlink(step)
-        except (OSError, ValueError):
-            followed = step
-            continue
-        if target.startswith("/"):
-            followed = "/"
-        rest = [part for part in target.split("/") if part] + rest
-    return _PROC  # links without an end: what cannot be followed is refused like it
+    try:
+        return next((os.path.join(step, *rest) for step, rest in steps(path) if step == _PROC), None)
+    except OSError:
+        return _PROC  # links without an end: what cannot be followed is refused like it
 
 
 class World:

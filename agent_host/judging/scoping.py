@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from agent_host.safe_open import leads_out
 from policy import STRONGEST, CapabilityName, RepositoryFacts, ScopeFacts
 from policy.rules.sandbox import NO_WIDENING, command_scope, common_scope, sandbox_denial, server_scope
 
@@ -229,12 +231,14 @@ def scope_facts(
     )
 
 
-def places_of_program(program: str, home: str | None) -> tuple[str, ...]:
+def places_of_program(program: str, home: str | None, workspace: str) -> tuple[str, ...]:
     """The places that a program needs to read, given its absolute path; no home directory and nothing wider is among
-    them. A program of Node needs its package, and those that are installed beside it."""
-    if not os.path.isabs(program):
+    them, and nothing that a link of the workspace leads to, except an interpreter's. A program of Node needs its
+    package, and those that are installed beside it."""
+    if not os.path.isabs(program) or leads_out(os.path.dirname(program), workspace):
         return ()
-    folders = dict.fromkeys((os.path.realpath(os.path.dirname(program)), os.path.dirname(os.path.realpath(program))))
+    places = (program, os.path.realpath(program)) if _leads_to_its_name(program, workspace) else (program,)
+    folders = dict.fromkeys(os.path.realpath(os.path.dirname(one)) for one in places)
     roots = [_root_of(one, home) for one in folders]
     is_of_node = os.path.realpath(program).endswith((".js", ".mjs", ".cjs", ".ts", ".mts"))
     packages = [one for folder in folders for one in _packages(folder, home)] if is_of_node else []
@@ -277,12 +281,12 @@ def _toolchains(
     """Directories of the programs on PATH outside of the system's places, and files that these read for their user. A
     link in the workspace opens only the place of a program of its name: an interpreter's, for a virtual environment."""
     path = environment.get("PATH", "")
-    named = [os.path.realpath(one) for one in path.split(os.pathsep) if os.path.isabs(one) and os.path.isdir(one)]
+    named = list(_directories(path.split(os.pathsep), workspace))
     found = {one: _found(one, named) for one in _PROGRAMS}
     present = [one for one in found.values() if one is not None]
     programs = [os.path.dirname(os.path.realpath(one)) for one in present if _leads_to_its_name(one, workspace)]
     outside = [one for one in dict.fromkeys((*named, *programs)) if not _is_in(one, system)]
-    known = list(_usual_places(environment, home))
+    known = list(_usual_places(workspace, environment, home))
     roots = list(dict.fromkeys(_root_of(one, home) for one in outside))
     used = [one for one in known if any(_is_in(place, (one,)) for place in outside)]
     if home is not None and any(_is_in(one, (os.path.join(home, ".cargo"),)) for one in used):
@@ -294,34 +298,44 @@ def _toolchains(
         yield from _existing(os.path.join(home, one) for one in _USER_FILES)
 
 
+def _directories(paths: Iterable[str], workspace: str) -> Iterator[str]:
+    """The real directories at these paths, except those that something in the workspace leads to."""
+    for one in paths:
+        if os.path.isabs(one) and os.path.isdir(one) and not leads_out(one, workspace):
+            yield os.path.realpath(one)
+
+
 def _found(program: str, directories: Iterable[str]) -> str | None:
     """The first program of this name. `shutil.which` does the same, and is a good part of a start."""
     places = (os.path.join(directory, program) for directory in directories)
-    return next((one for one in places if os.access(one, os.X_OK)), None)
+    return next((one for one in places if _is_program(one)), None)
+
+
+def _is_program(path: str) -> bool:
+    return os.access(path, os.X_OK) and os.path.isfile(path)
 
 
 def _has_interpreter(directory: str) -> bool:
     with contextlib.suppress(OSError):
-        return any(name.startswith(("python", "pypy")) for name in os.listdir(directory))
+        names = filter(re.compile(r"(?:python|pypy)[0-9.]*(?:\.exe)?").fullmatch, os.listdir(directory))
+        return any(_is_program(os.path.join(directory, name)) for name in names)
     return False
 
 
 def _leads_to_its_name(program: str, workspace: str) -> bool:
-    """True unless a program of the workspace is a link to something else: `python3` may lead to `python3.12`."""
-    name = os.path.basename(program).rstrip("3")
-    inside = _is_in(os.path.realpath(os.path.dirname(program)), (workspace,))
-    return not inside or os.path.basename(os.path.realpath(program)).startswith(name)
+    """True unless something in the workspace makes a program another one outside of it: `python3` may lead to `python3.12`."""
+    if not leads_out(program, workspace):
+        return True
+    name, real = os.path.basename(program).rstrip("0123456789."), os.path.realpath(program)
+    return bool(re.fullmatch(re.escape(name) + "[0-9.]*", os.path.basename(real))) and _is_program(real)
 
 
-def _usual_places(environment: Mapping[str, str], home: str | None) -> Iterator[str]:
+def _usual_places(workspace: str, environment: Mapping[str, str], home: str | None) -> Iterator[str]:
     for variable, usual in _HOMES.items():
         place = environment.get(variable) or ("" if home is None else os.path.join(home, usual))
-        if os.path.isabs(place) and os.path.isdir(place):
-            yield os.path.realpath(place)
+        yield from _directories((place,), workspace)
     for usual in _OTHER_HOMES if home is not None else ():
-        place = os.path.join(home or "", usual)
-        if os.path.isdir(place):
-            yield os.path.realpath(place)
+        yield from _directories((os.path.join(home or "", usual),), workspace)
 
 
 def _root_of(directory: str, home: str | None) -> str:

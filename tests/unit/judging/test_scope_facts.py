@@ -79,21 +79,69 @@ def test_a_link_of_path_is_followed_for_known_programs(home: Path, tmp_path: Pat
     assert {str(links), str(tmp_path.resolve() / "node-22")} <= set(found.toolchains)
 
 
+def test_a_workspace_opens_no_place_by_what_it_makes_of_its_programs(home: Path) -> None:
+    private, source = home / "private", home / "src"
+    for place in (private / "sub", source / "node-app", source / "python-app"):
+        place.mkdir(parents=True)
+    program(source / "python-notes")
+    venv = home / "w" / ".venv"
+    venv.mkdir()
+    usual = set(facts(home, venv / "bin", VIRTUAL_ENV=venv).toolchains)
+
+    def opened() -> set[str]:
+        return set(facts(home, venv / "bin", VIRTUAL_ENV=venv, JAVA_HOME=home / "w" / "jdk").toolchains) - usual
+
+    (venv / "bin").symlink_to(private)
+    assert not opened()
+    (venv / "bin").unlink()
+    (home / "links").mkdir()
+    (home / "links" / "tools").symlink_to(venv / "bin")  # the user's own link to what is the workspace's
+    (venv / "bin").symlink_to(private)
+    assert not set(facts(home, home / "links" / "tools").toolchains) - usual
+    (venv / "bin").unlink()
+    program(venv / "bin" / "activate")
+    for name in ("node-app", "python-app", "python-notes"):
+        for link in ("node", "python", "python3"):
+            (venv / "bin" / link).symlink_to(source / name)
+        assert not opened() - {str(venv)}
+        for link in ("node", "python", "python3"):
+            (venv / "bin" / link).unlink()
+    (venv / "pyvenv.cfg").write_text(f"home = {source}\n")
+    assert not opened() - {str(venv)}
+    program(private / "tool" / "bin" / "java")
+    (home / "w" / "jdk").symlink_to(private)
+    assert str(private) not in facts(home, private / "tool" / "bin", JAVA_HOME=home / "w" / "jdk").toolchains
+    (venv / "bin" / "server").symlink_to(program(private / "notes"))
+    assert places_of_program(str(venv / "bin" / "server"), str(home), str(home / "w")) == (str(venv),)
+    assert places_of_program(str(home / "w" / "jdk" / "server"), str(home), str(home / "w")) == ()
+
+
+def test_an_interpreter_that_a_virtual_environment_of_the_workspace_names_is_read(home: Path, tmp_path: Path) -> None:
+    base, venv = tmp_path.resolve() / "python", home / "w" / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python3").symlink_to(program(base / "bin" / "python3.12"))
+    assert {str(venv), str(base)} <= set(facts(home, venv / "bin").toolchains)
+    (venv / "bin" / "python3").unlink()
+    program(venv / "bin" / "python3")
+    (venv / "pyvenv.cfg").write_text(f"home = {base / 'bin'}\n")
+    assert {str(venv), str(base)} <= set(facts(home, venv / "bin").toolchains)
+
+
 def test_a_script_of_node_is_made_of_its_package_and_of_those_beside_it(home: Path) -> None:
     installed = program(home / "tools" / "node_modules" / "@org" / "server" / "dist" / "index.js")
     link = home / "tools" / "node_modules" / ".bin" / "server"
     link.parent.mkdir()
     link.symlink_to(installed)
     for named in (installed, link):
-        assert str(home / "tools" / "node_modules") in places_of_program(str(named), str(home))
+        assert str(home / "tools" / "node_modules") in places_of_program(str(named), str(home), str(home / "w"))
     built = program(home / "weather" / "build" / "src" / "index.js")
-    assert places_of_program(str(built), str(home)) == (str(built.parent),)
+    assert places_of_program(str(built), str(home), str(home / "w")) == (str(built.parent),)
     (home / "package.json").write_text("{}")  # of nobody's package: it would open the home
-    assert places_of_program(str(built), str(home)) == (str(built.parent),)
+    assert places_of_program(str(built), str(home), str(home / "w")) == (str(built.parent),)
     (home / "weather" / "package.json").write_text("{}")
-    assert set(places_of_program(str(built), str(home))) == {str(built.parent), str(home / "weather")}
+    assert set(places_of_program(str(built), str(home), str(home / "w"))) == {str(built.parent), str(home / "weather")}
     script = program(home / "weather" / "build" / "serve.py")
-    assert places_of_program(str(script), str(home)) == (str(script.parent),)
+    assert places_of_program(str(script), str(home), str(home / "w")) == (str(script.parent),)
 
 
 def test_path_never_opens_a_home(home: Path) -> None:
