@@ -102,7 +102,7 @@ _GIT = rows(
         ),
         "check-attr cherry diff-files diff-index range-diff show-branch whatchanged diff-tree": _one(),
         "diff log show": _one(r"-x.*", "-S= -G= -L= -n= -l= -O?"),
-        "clean": _one(r"-O.*|-u.*|-c.*", "-e,--exclude="),
+        "clean": _one(r"-O.*|-u.*|-c.*", "-e,--exclude= -n,--dry-run:keep -d", "git clean"),
         "notes": _one(options=_MESSAGE),
         "stash": Program(
             options="--help:help " + _MESSAGE,
@@ -121,9 +121,9 @@ _GIT = rows(
         ),
         "cherry-pick": _one(r"-O.*|-u.*|-c.*|" + _MERGES, _STRATEGY + "-m,--mainline=", operands="worktree"),
         "revert": _one(_SHORT + "|" + _MERGES, _STRATEGY + "-m,--mainline=", operands="worktree"),
-        "am apply": _one(options="--build-fake-ancestor=! --unsafe-paths:! --directory= -p=", operands="worktree"),
+        "am apply": _one(options="--build-fake-ancestor=! --unsafe-paths:! --directory=into -p=", operands="worktree"),
         "grep": _one(_SHORT + r"|-[A-Za-z0-9]*O.*", "-e= -f= -A= -B= -C= -m="),
-        "archive": _one(_SHORT, "-o=write --remote=! --format= --prefix= --add-file="),
+        "archive": _one(_SHORT, "-o=write --remote=! --format= --prefix= --add-file=read"),
         "format-patch": _one(
             _SHORT,
             "-o,--output-directory=into --start-number= --suffix= --in-reply-to= "
@@ -139,7 +139,17 @@ _GIT = rows(
             "submodule",
             "foreach",
         ),
-        "worktree": _one(options="-b,-B=", operands="worktree"),
+        "worktree": _one(options="-b,-B= --reason= --expire=", operands="git worktree"),
+        "checkout-index": _one(r"-x.*", "--prefix=prefix --stage=", "checkout-index"),
+        "merge-file": _one(r"-x.*", "-p,--stdout:stdout -L= --marker-size= --diff-algorithm=", "merge-file"),
+        "mailinfo": _one(r"-x.*", "--encoding= --quoted-cr=", "write*"),
+        "mailsplit": _one(r"-x.*", "-o=into"),
+        "interpret-trailers": _one(
+            r"-x.*", "--in-place:inplace --trailer= --where= --if-exists= --if-missing=", "in place"
+        ),
+        "index-pack": _one(r"-x.*", "-o=write --keep?"),
+        "fast-export": _one(r"-x.*", "--export-marks=write --import-marks=read --import-marks-if-exists=read"),
+        "credential-store": _one(r"-x.*", "--file=write"),
         "sparse-checkout": _one(operands="worktree"),
         "init": _one(
             options="--bare:bare --separate-git-dir=! -b,--initial-branch= --shared? --object-format= --ref-format=",
@@ -162,6 +172,7 @@ _BUILD = "the commands of its build files"
 _TASKS = "the commands of its task file"
 _LISTED = "the commands that its configuration lists"
 _LINES = "the command lines that it is given"
+_MACROS = "code that its source names"
 _OWN = "what its own language can start"
 _SCRIPTS = "the scripts of packages"
 _VERSION = "the version of a program that it chooses"
@@ -206,15 +217,25 @@ _ROWS = rows(
         "curl": Program(options=_CURL, risky=r"-[A-Za-z0-9]*K.*", operands="curl", network=True),
         "wget": Program(options=_WGET, risky=r"-[bdFcqvnNSxrEkKmpHL46]*e.*", operands="wget", network=True),
         "aria2c": Program(risky=r"--on-.*|--conf.*", network=True),
-        "axel http https httpie xh lynx links elinks w3m tftp ssh-keyscan rlogin rcp unison croc wormhole ping ping6 "
-        "traceroute tracepath mtr nmap masscan hping3 arping dig nslookup host drill whois ntpdate openvpn wg-quick "
-        "ngrok cloudflared sendmail msmtp swaks gcloud gsutil az glab": Program(network=True),
+        "axel http https httpie xh tftp ssh-keyscan rlogin rcp croc wormhole ping ping6 traceroute tracepath mtr "
+        "masscan hping3 arping dig nslookup host drill whois ntpdate wg-quick ngrok cloudflared sendmail swaks gcloud "
+        "gsutil az glab": Program(network=True),
+        "lynx links elinks w3m": Program(risky=r"--?(?:cfg|conf|editor|cmd_|eval|o$).*", network=True),
+        "unison": Program("files", "programs that its profile names", risky=r"--?(?!version|help).*", network=True),
+        "nmap": Program(risky=r"--script.*|--datadir.*", network=True),
+        "msmtp": Program("files", _LISTED, risky=r"--passwordeval.*|--file.*|-[A-Za-z0-9]*C.*", network=True),
+        "openvpn": Program("files", _LISTED, risky=r"--(?!version|help).*", network=True),
         "tcpdump": Program(options="-w=write", risky=r"-[A-Za-z0-9]*z.*", network=True),
         "ip": Program(risky=r"-b.*|-force", words="netns exec"),
         "ifconfig route netstat ss": Program(),
         "aws": Program(risky=r".*(?:credential_process|cli_pager).*", network=True),
         "restic borg": Program(risky=r"--(?:password-c|rsh|remote-path).*|-o.*"),
-        "rclone": Program(risky=r"--(?:password-c|rsh|remote-path).*|-o.*", network=True),
+        "rclone": Program(
+            "files",
+            _LISTED,
+            risky=r"--(?:password-c|sftp-s|metadata-m|auth-proxy|conf).*|.*-command.*|:[^:]*,.*",
+            network=True,
+        ),
         "yt-dlp youtube-dl": Program(
             options="--exec=! --downloader=! --external-downloader=! --config?! --config-locations=! --netrc-cmd=!",
             network=True,
@@ -371,23 +392,33 @@ _ROWS = rows(
         "ld ld.gold ld.bfd ld.lld lld": Program(options="-o=write -Map=write", risky=r"--?plugin.*|@.*"),
         "ar": Program(options="--output=into", risky=r"--?plugin.*|@.*", operands="ar"),
         "nm objdump ranlib size readelf": Program(risky=r"--?plugin.*|@.*"),
-        "rustc": Program(options="-o=write", risky=r"(?:-[A-Za-z0-9]*C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
-        "rustdoc": Program(risky=r"--te.*|--runtool.*|(?:-[A-Za-z0-9]*C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"),
+        "rustc": Program(
+            "files", _MACROS, options="-o=write", risky=r"(?:-[A-Za-z0-9]*C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"
+        ),
+        "rustdoc": Program(
+            "files", _MACROS, risky=r"--te.*|--runtool.*|(?:-[A-Za-z0-9]*C ?|--codegen=)?link(?:er|[-_]arg).*|-Z.*|@.*"
+        ),
         "java": Program("code", risky=r"-XX:On.*|-XX:Flags.*|-XX:VMOptionsFile.*|-agent.*|-javaagent.*|@.*"),
-        "javac": Program(options="-d=into", risky=r"-J.*|-?-processor.*|-Xplugin.*|@.*"),
-        "ghc": Program(options="-o=write", risky=r"-e.*|--interactive|-pgm.*|-F"),
-        "bison": Program(options="-o,--output=write --skeleton=! -S=!"),
+        "javac": Program(
+            "files",
+            "annotation processors on its class path",
+            options="-d=into",
+            risky=r"-J.*|-?-processor.*|-Xplugin.*|@.*",
+        ),
+        "ghc": Program("files", _MACROS, options="-o=write", risky=r"-e.*|--interactive|-pgm.*|-F"),
+        "bison": Program("files", "the skeleton that its grammar names", options="-o,--output=write --skeleton=! -S=!"),
         "protoc": Program(
             risky=r"--plugin.*|@.*|--(?!(?:cpp|csharp|java|kotlin|objc|php|pyi|python|ruby|rust|descriptor_set)_out)\w+_out.*"
         ),
-        "cppcheck": Program(risky=r"--addon.*|--clang.*"),
+        "cppcheck": Program(risky=r"--addon.*|--clang.*|--project=.*(?<!\.json)"),
         "clang-tidy clang-query": Program(risky=r"--?load.*"),
         "pylint": Program("files", "code that its configuration names", options="--init-hook=!"),
         "mypy": Program(
             "files", "code that its configuration names", options="--python-executable=! --install-types:!"
         ),
         "virtualenv": Program(options="-p,--python=!", risky=r"-p.*"),
-        "gofmt rustfmt clang-format shellcheck shfmt pkg-config cmp gcov lcov ctags": Program(),
+        "gofmt rustfmt clang-format shellcheck shfmt pkg-config cmp gcov ctags": Program(),
+        "lcov geninfo genhtml": Program(risky=r"--(?:gcov|rc|conf|demangle|crit|annot|version-).*"),
         "uv": _manager(
             _SCRIPTS,
             _GLOBAL_UV,

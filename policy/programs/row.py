@@ -160,9 +160,10 @@ FILE_ROWS = rows(
         "cat comm column expand fold fmt head tail join nl od paste pr rev seq tac tr tsort unexpand wc yes hexdump "
         "strings cut colrm look numfmt jq base64 base32 basenc factor expr true false sleep echo printf test [ date "
         "cal arch free getconf groups hostname id kill killall pkill pgrep locale lscpu nproc printenv ps tty uname "
-        "uptime users who whoami w logname hostid lsof ldd pwd cd dirs : break continue exit return shift umask "
+        "uptime users who whoami w logname hostid lsof pwd cd dirs : break continue exit return shift umask "
         "getopt tput clear reset true dmesg vmstat iostat last finger zcat bzcat xzcat lzcat lz4cat "
         "ptx ugrep-indexer": Program(),
+        "ldd": Program("files", "code of a library that the file names"),
         "date": Program(options="-s,--set=! -d,--date= -f,--file= -r,--reference= -I?", risky=r"-s.*"),
         "jobs": Program(options="-x:!"),
         "test [": _given("test"),
@@ -210,7 +211,11 @@ FILE_ROWS = rows(
             "-e,--expression=script -i?suffix+inplace --in-place?suffix+inplace",
         ),
         "awk gawk mawk nawk original-awk bwk": _given("awk"),
-        "yq": _given("yq", "-i,--inplace:inplace -I,--indent= -o,--output-format= -p,--input-format= --from-file="),
+        "yq": _given(
+            "yq",
+            "-i,--inplace:inplace -I,--indent= -o,--output-format= -p,--input-format= --from-file= "
+            "-s,--split-exp=! --split-exp-file=!",
+        ),
         "patch": _given(
             "patch",
             "-o,--output=write -r,--reject-file=write -i,--input= -d,--directory=into -e,--ed:! -g,--get=! "
@@ -228,7 +233,8 @@ FILE_ROWS = rows(
         ),
         "exiftool": Program(risky=r"-if.*|-config.*|-p|-@"),
         "pandoc": Program(
-            options="-o,--output=write --filter=! --lua-filter=! -d,--defaults=! --pdf-engine=! --data-dir=! -F=! -L=!",
+            options="-o,--output=write --filter=! --lua-filter=! -d,--defaults=! --pdf-engine=! "
+            "--pdf-engine-opt=! --data-dir=! -F=! -L=!",
             risky=r"-[hisvpN]*[FLd].*|.*\.lua",
         ),
         "openssl": Program(
@@ -240,7 +246,7 @@ FILE_ROWS = rows(
         "gs": Program(risky=r"-c|-dNOSAFER.*|.*%pipe%.*|.*=\|.*|--permit.*"),
         "groff": Program(risky=r"-[A-Za-z0-9]*[UXl].*"),
         "dvips": Program(risky=r"-R0|-o[|!].*|[|!].*"),
-        "latex pdflatex xelatex lualatex tex pdftex xetex luatex": Program(risky=r"--?(?:sh|en|write18).*"),
+        "latex pdflatex xelatex lualatex tex pdftex xetex luatex": Program(risky=r"--?(?:sh|en|write18|lua).*"),
         "cloc": Program(options="--extract-with=! --vcs=!"),
         "m4": Program("language"),
         "rm": _given(
@@ -333,7 +339,7 @@ FILE_ROWS = rows(
             "-R -q,--quiet -j,--junk-paths -# -u,--update -d,--delete -f,--freshen -y,--symlinks -X -D -e -v -A -c -z "
             "-g -l -ll -o -S -w -@ -F -FF -fd -fz -k -J -nw -sf -so",
         ),
-        "7z 7za 7zr 7zz": _given("sevenzip", "-o=into"),
+        "7z 7za 7zr 7zz": _given("sevenzip", "-o=into", risky=r"-sdel.*"),
         "cpio": _given(
             "cpio",
             "-i,--extract:extract -o,--create -p,--pass-through:extract -F,--file=archive --rsh-command=! "

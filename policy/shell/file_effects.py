@@ -43,7 +43,8 @@ def note_files(case: FileCase) -> None:
 
 def _rebase_all(case: FileCase, uses: list[FileUse]) -> list[FileUse]:
     """Files as they are named from the directory that a program goes to first: `git -C`, `patch -d`."""
-    directories = case.given.values("into") if case.row.operands == "patch" else case.lead.values("directory")
+    own = () if case.lead is case.given else case.lead.values("directory")  # what has no subcommand joins its own
+    directories = case.given.values("into") if case.row.operands == "patch" else own
     if not directories:
         return uses
     base, tilde = (directories[0].text, directories[0].tilde) if len(directories) == 1 else (None, False)
@@ -414,13 +415,64 @@ def _mktemp(case: FileCase) -> list[FileUse]:
 # git
 
 
-def _clone(case: FileCase) -> list[FileUse]:
-    given = case.given
-    if len(given.operands) > 1:
-        words = given.operands[1:]
+def _clone(case: FileCase, place: int = 0) -> list[FileUse]:
+    """The target of a clone, whose address is the operand of this place."""
+    given, operands = case.given, case.given.operands[place:]
+    if len(operands) > 1:
+        words = operands[1:]
     else:
-        words = [_rename_word(word, _clone_name) if word.text else _ANY_NAME for word in given.operands]
+        words = [_rename_word(word, _clone_name) if word.text else _ANY_NAME for word in operands]
     return _uses("write", (*words, *given.values("into")), made="tree")
+
+
+def _is_first(case: FileCase, text: str) -> bool:
+    """True if the first operand may be this text."""
+    return any(word.text is None or word.text == text for word in case.given.operands[:1])
+
+
+def _checkout(case: FileCase) -> list[FileUse]:
+    """An operand may be a file without `--` in front; one that is only known later counts as a branch there."""
+    known = [word for word in case.given.operands if word.text is not None or word.pattern is not None]
+    return [_TREE, *_pathspecs("write", (*known, *_after_dashes(case.args)))]
+
+
+def _worktree(case: FileCase) -> list[FileUse]:
+    operands = case.given.operands[1:]
+    if not _is_first(case, "add") and not _is_first(case, "move"):
+        return [_TREE, *(_uses("delete", operands, tree=True) if _is_first(case, "remove") else [])]
+    return [_TREE, *_uses("write", operands, made="tree")]
+
+
+def _checkout_index(case: FileCase) -> list[FileUse]:
+    """Files of the index are written below a prefix, or in their own places."""
+    prefixes, operands = case.given.values("prefix"), case.given.operands
+    if not prefixes:
+        return [_TREE, *_pathspecs("write", operands)]
+    texts = [word.text for word in (*prefixes, *operands)]
+    if len(prefixes) > 1 or None in texts or not (texts[0] or "").endswith("/"):
+        return [ANY_FILE]
+    below = [_rename_word(word, lambda name: f"{texts[0]}{name}") for word in operands]
+    return _uses("write", (*prefixes, *below), made="tree")
+
+
+_PATHSPEC = re.compile(r"[*?\[\\]")
+
+
+def _pathspecs(mode: Mode, words: Iterable[Word], *, tree: bool = False) -> list[FileUse]:
+    """Files that git selects by patterns of its own: their `*` may stand for a path, and what begins with a colon has
+    other rules."""
+    uses = _uses(mode, words, tree=tree)
+    return [one if one.path is None or one.pattern is not None else _of_pathspec(one, one.path) for one in uses]
+
+
+def _of_pathspec(use: FileUse, text: str) -> FileUse:
+    if text.startswith(":"):
+        return use._replace(path=None)
+    parts = _PATHSPEC.split(text)
+    if len(parts) == 1:
+        return use
+    directory = "".join(parts[0].rpartition("/")[:2])
+    return use._replace(path=directory or ".", pattern=f"**/*{parts[-1]}")
 
 
 def _clone_name(address: str) -> str:
@@ -443,7 +495,9 @@ _SHAPES: dict[str, Callable[[FileCase], list[FileUse]]] = {
     "dd": _dd,
     "find": _find,
     "sed": _sed,
-    "yq": lambda case: _uses("write", case.given.operands) if case.given.has("inplace") else [],
+    **dict.fromkeys(
+        ("yq", "in place"), lambda case: _uses("write", case.given.operands) if case.given.has("inplace") else []
+    ),
     "split": _split,
     "csplit": lambda case: [_match_prefix(word) for word in case.given.values("prefix") or [plain("xx")]],
     "patch": _patch,
@@ -456,16 +510,23 @@ _SHAPES: dict[str, Callable[[FileCase], list[FileUse]]] = {
     "cpio": _cpio,
     "jar": _jar,
     "zip": _zip,
-    **dict.fromkeys(("worktree", "pull", "submodule"), lambda _: [_TREE]),
+    "worktree": lambda case: [_TREE, *_uses("write", case.given.values("into"), made="tree")],
+    "pull": lambda _: [_TREE],
+    "submodule": lambda case: [_TREE, *(_clone(case, 1) if _is_first(case, "add") else [])],
+    "git worktree": _worktree,
+    "checkout-index": _checkout_index,
+    "merge-file": lambda case: [] if case.given.has("stdout") else _uses("write", case.given.operands[:1]),
     "clone": _clone,
-    "checkout": lambda case: [_TREE, *_uses("write", _after_dashes(case.args))],
+    "checkout": _checkout,
+    "git clean": lambda case: [] if case.given.has("keep") else _pathspecs("delete", case.given.operands, tree=True),
     # A bare repository is laid out in the directory itself.
     "init": lambda case: (
-        _uses("make", case.given.operands or [plain(".")], made="tree") if case.given.has("bare") else []
+        _uses("write", case.given.operands)
+        + (_uses("make", case.given.operands or [plain(".")], made="tree") if case.given.has("bare") else [])
     ),
-    "restore": lambda case: [_TREE, *_uses("write", case.given.operands)],
+    "restore": lambda case: [_TREE, *_pathspecs("write", case.given.operands)],
     "git rm": lambda case: (
-        [] if case.given.has("keep") else _uses("delete", case.given.operands, tree=case.given.has("tree"))
+        [] if case.given.has("keep") else _pathspecs("delete", case.given.operands, tree=case.given.has("tree"))
     ),
     "git mv": lambda case: _copy(case._replace(base="mv")),
     "ar": _ar,

@@ -41,12 +41,17 @@ _CONFIG_HARMLESS = re.compile(
     re.IGNORECASE,
 )
 """Keys that name no program, no address and no file."""
+_STARTERS = words(
+    "remote-ext remote-fd daemon instaweb send-email imap-send shell for-each-repo web--browse cvsserver http-backend "
+    "maintenance hook submodule--helper credential credential-cache fast-import"
+)
+"""Subcommands that start a program which they are given, or that outlive the command."""
 _SUBCOMMANDS = words(" ".join(name for name, _ in PROGRAMS["git"].subcommands))
 _FILE_IN_VALUE = re.compile(r"(?:[^=@]*=)?[@<]\"?(?P<path>[^;,\"]*)|[^=@]*@(?P<after>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"(?i)file:(?://(?:localhost|127\.0\.0\.1)?)?(?P<path>/.*)", re.DOTALL)
 _FILE = re.compile(r"(?i)file:")
 _SCHEME_IN_PIECES = re.compile(r"[^/:]*[\[{][^/]*://")
-_BY_SERVER = Word(None, "./", pattern="./**", globs=True)
+_BY_SERVER = Word(None, "./", pattern="./**/?*", globs=True)  # a hidden name, too
 
 
 def judge_git(subcommand: str | None, lead: Given, found: Findings) -> None:
@@ -65,6 +70,8 @@ def judge_git(subcommand: str | None, lead: Given, found: Findings) -> None:
         return
     if rest[0].text is None:
         found.undecidable("git with an expansion as its subcommand")
+    elif rest[0].text in _STARTERS:
+        found.undecidable(f"git {rest[0].text} starts a program, or writes what one reads")
     elif subcommand not in _SUBCOMMANDS:
         found.mark_opaque("git", f"{rest[0].text}, which its configuration may define")
     elif subcommand == "config":
@@ -302,7 +309,7 @@ def _place(word: Word, given: Given) -> FileUse:
     if directory.text is None:
         return ANY_FILE
     if path is None:
-        return FileUse("write", directory.text, directory.tilde, pattern="**")
+        return FileUse("write", directory.text, directory.tilde, pattern="**/?*")
     return FileUse("write", f"{directory.text}/{path}", directory.tilde)
 
 
@@ -339,6 +346,6 @@ def _last_part(url: Word, *, asks: bool) -> str | None:
     address, _, asked = url.text.partition("#")[0].partition("?")
     _, _, path = address.rpartition("://")[2].partition("/")
     name = path.rpartition("/")[2]
-    if set("[{%") & set(name):
+    if set("[{%;") & set(name):
         return None
     return f"{name or 'index.html'}?{asked}".replace("/", "%2F") if asks and asked else name
