@@ -1,12 +1,14 @@
 """Text of a model, made safe to show to the person who decides about it: it hides nothing, cannot control the terminal
 and has a bounded length.
 
-Unprintable characters (control characters, characters that change the writing direction or have no width) are shown as
-escapes. Text that is too long is cut and marked as cut. Sizes are those of the text in JSON, its form on the wire.
+Characters that a person does not see (control characters, characters that change the writing direction, have no width
+or are blank without being a space) are shown as escapes. Text that is too long is cut and marked as cut. Sizes are
+those of the text in JSON, its form on the wire.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -16,11 +18,20 @@ if TYPE_CHECKING:
 
 LINE_BYTES: Final = 400
 KEPT: Final = "\n\t"
+UNSEEN: Final = (
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0]"
+    "|(?<![\u3400-\u9fff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"
+    "|(?<![\u00a9-\ufdff\U0001f000-\U0001faff])[\ufe0e\ufe0f](?!\u20e3)"
+)
+"""A pattern of printable characters that show nothing: a program fits between two quotes in variation selectors. One
+that chooses how a symbol looks is seen."""
 
 
 def escape(text: str, keep: str = KEPT) -> str:
-    """Replace each unprintable character of `text` by its Python escape, except those in `keep`. The result has no lone
-    surrogates."""
+    """Replace each character of `text` that is not seen by its Python escape, except those in `keep`. The result has no
+    lone surrogates."""
+    if not text.isascii():
+        text = re.sub(UNSEEN, lambda found: ascii(found[0])[1:-1], text)
     if text.isprintable() or (keep == KEPT and text.replace("\n", "").replace("\t", "").isprintable()):
         return text
     return "".join(char if char in keep or char.isprintable() else repr(char)[1:-1] for char in text)

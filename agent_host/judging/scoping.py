@@ -323,7 +323,7 @@ def _has_interpreter(directory: str) -> bool:
 
 
 def _leads_to_its_name(program: str, workspace: str) -> bool:
-    """True unless something in the workspace makes a program another one outside of it: `python3` may lead to `python3.12`."""
+    """True unless the workspace makes a program another one outside of it; `python3` may lead to `python3.12`."""
     if not leads_out(program, workspace):
         return True
     name, real = os.path.basename(program).rstrip("0123456789."), os.path.realpath(program)

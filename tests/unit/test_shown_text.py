@@ -18,6 +18,17 @@ def test_what_steers_a_terminal_or_turns_the_text_around_is_escaped() -> None:
     assert escape("für 你好 ✓") == "für 你好 ✓"
 
 
+def test_what_shows_nothing_is_escaped() -> None:
+    hidden = "".join(map(chr, (0xE0100, 0xE01EF, 0xFE00, 0x3164, 0x2800, 0x115F, 0x34F, 0x180B)))
+    assert escape(f"eval('{hidden}')\n") == (
+        "eval('\\U000e0100\\U000e01ef\\ufe00\\u3164\\u2800\\u115f\\u034f\\u180b')\n"
+    )
+    assert escape("a\ufe0f \ufe0e") == "a\\ufe0f \\ufe0e"
+    assert escape("⚠\ufe0f\ufe0f") == "⚠\ufe0f\\ufe0f"
+    seen = "⚠️ ✔︎ 1️⃣ 👁️ é 葛\U000e0100"
+    assert escape(seen) == seen
+
+
 def test_one_line_is_one_line() -> None:
     assert one_line("a\nb\tc\u2028d") == "a\\nb\\tc\\u2028d"
     assert one_line("x" * 300, 200) == "x" * 200 + "…"

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from agent_host.contracts import SourceNotice, ToolSpec
+from agent_host.display_text import UNSEEN
 from config.lean_typing import NamedTuple
 from tool_runtime.families import ELSEWHERE
 from tool_runtime.families.schemas import INVOKES
@@ -49,9 +50,9 @@ MAX_NAME_CHARS: Final = 200
 _MAX_SHOWN: Final = 20  # number of omitted tools that a message lists with reasons
 _NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
 _HIDDEN_CHARACTERS: Final = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]|" + UNSEEN
 )
-"""Characters of a description that a model reads but a person does not see: controls, directions, tags."""
+"""Characters that a model reads but a person does not see: controls, directions, tags, selectors."""
 
 
 class Definition(NamedTuple):
@@ -338,9 +339,24 @@ def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
     try:
         arguments = mend_schema(one.input_schema, of_object=True)
         output = None if one.output_schema is None else mend_schema(one.output_schema)
+        arguments, output = _without_hidden(arguments), _without_hidden(output)
     except UnusableSchema as error:
         raise UnusableSchema(f"its schema cannot be used: {error}") from None
     return one._replace(description=text, input_schema=arguments, output_schema=output)
+
+
+def _without_hidden(schema: Any, key: str = "") -> Any:
+    """A schema whose texts for people have no hidden characters. Raises UnusableSchema for names and values with them,
+    which have a meaning."""
+    if isinstance(schema, dict):
+        return {_without_hidden(name): _without_hidden(value, name) for name, value in schema.items()}
+    if isinstance(schema, list):
+        return [_without_hidden(value) for value in schema]
+    if not isinstance(schema, str) or not _HIDDEN_CHARACTERS.search(schema):
+        return schema
+    if key not in {"description", "title", "$comment"}:
+        raise UnusableSchema(f"{schema[:80]!a} has characters that are not seen")
+    return _HIDDEN_CHARACTERS.sub("", schema)
 
 
 def definition_of(shape: Mapping[str, Any]) -> Definition:

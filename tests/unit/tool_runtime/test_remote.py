@@ -377,6 +377,19 @@ def test_descriptions_are_cut_and_lose_what_nobody_sees() -> None:
     assert len(one.description) == MAX_DESCRIPTION_CHARS
 
 
+def test_a_schema_hides_nothing_either() -> None:
+    unseen = "\U000e0049\u202e\x1b[31m\U000e0132\ufe05"
+    path = {"type": "string", "title": f"Path{unseen}", "description": f"The path ⚠\ufe0f{unseen}"}
+    (one,) = usable((defined("fs/read", f"Reads{unseen}", properties={"description": path}),)).definitions
+    shown = {"type": "string", "title": "Path[31m", "description": "The path ⚠\ufe0f[31m"}
+    assert (one.description, one.input_schema["properties"]) == ("Reads[31m", {"description": shown})
+    named = defined("fs/a", properties={f"x{unseen}": {"type": "string"}})
+    valued = defined("fs/b", properties={"x": {"enum": [f"x{unseen}"]}})
+    found = usable((named, valued))
+    assert (found.definitions, list(found.rejected)) == ((), ["fs/a", "fs/b"])
+    assert all(reason.isascii() and "are not seen" in reason for reason in found.rejected.values())
+
+
 def test_a_source_with_too_many_tools_keeps_the_first() -> None:
     listed = usable(defined(f"fs/t{number}") for number in range(MAX_TOOLS + 5))
     assert (len(listed.definitions), len(listed.rejected)) == (MAX_TOOLS, 5)
