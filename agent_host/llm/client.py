@@ -193,6 +193,9 @@ class LlmClient:
             async for event in _event_source()(cast("httpx.Response", stream)).aiter_sse():
                 if reading.take(event.event, event.data):
                     break
+                if assembler.is_over:
+                    await answer.read_to_end()
+                    break
                 if assembler.content > content:
                     content = assembler.content
                     patience.renew()
@@ -485,9 +488,17 @@ class _Direct:
         self._cookies = self._cookies or http.httpx.Cookies()
         request = http.httpx.Request("POST", f"{self._place.scheme}://{self._place.named}{self._place.target}")
         self._cookies.extract_cookies(http.httpx.Response(200, headers=list(headers), request=request))
+        _drop_unsendable(self._cookies)
         self._cookies.set_cookie_header(request)
         brought = {"cookie": request.headers["cookie"]} if "cookie" in request.headers else {}
         self._raw = _encode({**self._headers, **brought})
+
+
+def _drop_unsendable(cookies: Cookies) -> None:
+    """Remove cookies that are not ASCII: a header cannot have them."""
+    for one in list(cookies.jar):
+        if not f"{one.name}={one.value}".isascii():
+            cookies.jar.clear(one.domain, one.path, one.name)
 
 
 class _ByProxy:
@@ -506,6 +517,7 @@ class _ByProxy:
         request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
         with _translate_errors():
             answer = await self._client.send(request, stream=True)
+        _drop_unsendable(self._client.cookies)
         return GatewayAnswer(answer.status_code, answer.headers, _read(answer), answer.aclose)
 
     async def aclose(self) -> None:

@@ -31,6 +31,7 @@ _MOST_WAITING: Final = 256 * 1024
 """Above this many unread bytes no more are read from the socket."""
 _KEPT_S: Final = 5.0
 """Longest idle time after which a connection is used again: httpx's default."""
+_END_S: Final = 0.2  # for the end of an answer whose last event has arrived
 _CALL: Final = "Connect call failed"
 _NO_ANSWER: Final = "the connection was closed without an answer"
 
@@ -282,6 +283,14 @@ class GatewayAnswer(NamedTuple):
     def decoder(self) -> Callable[[bytes], Iterable[bytes]]:
         """See `decoder`."""
         return decoder(self.headers.get("content-encoding", ""))
+
+    async def read_to_end(self) -> None:
+        """Read what follows a complete answer, so that its connection can be used again. It matters no more: it is not
+        waited for, and a lost connection is no error."""
+        with contextlib.suppress(TimeoutError, NetworkLate, NetworkFailed):
+            async with asyncio.timeout(_END_S):
+                async for _ in self.body:
+                    pass
 
 
 class BoundedStream:

@@ -173,6 +173,8 @@ class Assembler:
         """Grows with each event that carries a part of the answer, and with no other event, such as a ping."""
         self.thinking = ""
         """The model's thinking in the last event, to be shown at once; "" for none."""
+        self.is_over = False
+        """True after the event that ends an answer: what the connection does then is of no consequence."""
         self._reader = CallReader(max_call_arguments_bytes, real_name)
         self._event = ""  # the name of the last event
         self._data = ""  # its JSON

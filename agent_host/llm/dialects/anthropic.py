@@ -234,7 +234,6 @@ class AnthropicAssembler(Assembler):
         self._blocks: list[_Block] = []
         self._usage: dict[str, int] = {}
         self._detail = ""
-        self._over = False
 
     def _take(self, event: str, data: str) -> str | None:
         """Skip unknown events, as the API requires of its clients, and everything after the end. The type of an event
@@ -242,14 +241,14 @@ class AnthropicAssembler(Assembler):
         if event == UNNAMED:
             event = self._event = _type_of(data)
         handler = self._HANDLERS.get(event)
-        if handler is None or self._over:
+        if handler is None or self.is_over:
             return None
         return handler(self, self._load(data, ends=event != "content_block_delta"))
 
     def finish(self) -> ModelTurn:
         """Return the turn after `message_stop`. An unclosed block is not kept, except for its text, and neither is
         thinking without a signature in an answer that was cut."""
-        if not (self._started and self._over and self._stop_reason is not None):
+        if not (self._started and self.is_over and self._stop_reason is not None):
             raise StreamProtocolError("the stream ended before the message did")
         parts = TurnParts(NAME)
         for block in sorted(self._blocks, key=lambda block: block.index):
@@ -343,7 +342,7 @@ class AnthropicAssembler(Assembler):
         self._note_usage(data.get("usage") or {})
 
     def _message_stop(self, _: dict[str, Any]) -> str | None:
-        self._over = True
+        self.is_over = True
         return self._close_ends() if self._halves else None
 
     def _close_ends(self) -> str:

@@ -154,15 +154,14 @@ class ChatAssembler(Assembler):
         self._open_text = self._open_thought = ""  # high surrogates that a next delta may complete
         self._refusal: list[str] = []
         self._usage: dict[str, Any] = {}
-        self._done = False
 
     def _take(self, event: str, data: str) -> str | None:
         """Skip everything after `[DONE]`, events without data, and events of other names whose data is not an
         object."""
-        if self._done or not data or data.isspace() or (event not in _EVENTS and not data.startswith("{")):
+        if self.is_over or not data or data.isspace() or (event not in _EVENTS and not data.startswith("{")):
             return None
         if data.startswith("[DONE]"):
-            self._done = True
+            self.is_over = True
             return self._close_text() if self._halves else None
         return self._chunk(event, self._load(data))
 
@@ -174,7 +173,7 @@ class ChatAssembler(Assembler):
         send it do so in every chunk."""
         if not self._started:
             raise StreamProtocolError("there was no chunk of Chat Completions in it: check --dialect")
-        if self._stop_reason is None or (not self._stop_reason and not self._done):
+        if self._stop_reason is None or (not self._stop_reason and not self.is_over):
             raise StreamProtocolError("the stream ended before the answer did")
         if self._stop_reason in _FAILED:
             raise StreamProtocolError(f"the gateway ended it with finish_reason {self._stop_reason!r}")

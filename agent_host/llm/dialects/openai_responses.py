@@ -329,6 +329,7 @@ class ResponsesAssembler(Assembler):
         self._usage = response.get("usage")
         self.content += 1
         self._stop_reason = repair(text_in(reason))[0] or status
+        self.is_over = True
         return shown
 
     def _take_output(self, output: Any) -> str:

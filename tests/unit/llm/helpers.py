@@ -20,6 +20,8 @@ from agent_host.thread.messages import Message
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from agent_host.llm.dialects import Dialect
+
 VIEW = RequestView("s", "m", "", 10, True, (), 1, 0, 0, "user", "hi", False, {})
 
 
@@ -78,7 +80,7 @@ def sse(*events: tuple[str, str]) -> bytes:
 def ok(body: bytes, *headers: str) -> bytes:
     """A whole HTTP answer with an event stream."""
     lines = ["HTTP/1.1 200 OK", "content-type: text/event-stream", f"content-length: {len(body)}", *headers]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
 class RawServer:
@@ -124,12 +126,17 @@ TIMEOUTS = GatewayTimeouts(connect_s=5, read_s=10, progress_s=60, answer_s=60)
 
 @asynccontextmanager
 async def client(
-    url: str, token: str | None = None, *, limits: AnswerLimits = LIMITS, **timeouts: float
+    url: str,
+    token: str | None = None,
+    *,
+    limits: AnswerLimits = LIMITS,
+    dialect: Dialect | None = None,
+    **timeouts: float,
 ) -> AsyncIterator[LlmClient]:
     made = LlmClient(
         url,
         token,
-        AnthropicDialect(),
+        dialect or AnthropicDialect(),
         session_id="sess_1",
         time=MACHINE.time,
         timeouts=TIMEOUTS._replace(**timeouts),

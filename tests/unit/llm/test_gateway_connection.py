@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent_host.errors import GatewayUnavailable
-from tests.unit.llm.helpers import client, ended, ok, prompt, raw_server, sse, started, text
+from agent_host.llm.dialects.anthropic import AnthropicDialect
+from agent_host.llm.dialects.openai_chat import ChatDialect
+from agent_host.llm.dialects.openai_responses import ResponsesDialect
+from agent_host.testing.dialects import ANTHROPIC
+from agent_host.testing.dialects.openai_chat import CHAT_COMPLETIONS
+from agent_host.testing.dialects.openai_responses import RESPONSES
+from agent_host.testing.gateway import Script
+from tests.unit.llm.helpers import VIEW, client, ended, ok, prompt, raw_server, sse, started, text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from agent_host.llm.client import LlmClient
+    from agent_host.llm.dialects import Dialect
+    from agent_host.testing.dialects import MockDialect
 
 ANSWER = ok(sse(started(), *text(0, "ok"), *ended()))
 HALF = ANSWER[: ANSWER.index(b"message_stop")]
@@ -102,6 +111,53 @@ async def test_a_call_that_is_cancelled_leaves_no_half_answer_to_the_next() -> N
         gateway.holds = False
         assert await call(made) == "ok"
         assert [len(one) for one in gateway.connections] == [2, 1]
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+DIALECTS: list[tuple[Dialect, MockDialect]] = [
+    (AnthropicDialect(), ANTHROPIC),
+    (ChatDialect(), CHAT_COMPLETIONS),
+    (ResponsesDialect(), RESPONSES),
+]
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one[0].name)
+async def test_an_answer_whose_last_event_has_come_is_complete(
+    dialect: tuple[Dialect, MockDialect], is_cut: bool
+) -> None:
+    """The connection is cut before the end of the body, or stays open without it."""
+    body = b"".join(dialect[1].stream_events(Script.from_turns([{"text": "ok"}]).turns[0], VIEW))
+    open_until = asyncio.Event()
+    count = 0
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(CHUNKED + b"%x\r\n%s\r\n" % (len(body), body))
+        await writer.drain()
+        if not is_cut:
+            await open_until.wait()
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server, client(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", dialect=dialect[0]) as made:
+        assert [await call(made), await call(made)] == ["ok", "ok"]
+        open_until.set()
+    assert count == 2
+
+
+async def test_a_cookie_that_cannot_be_sent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    cookies = ("set-cookie: a=\xe9; path=/", "set-cookie: b=1; path=/")
+    async with raw_server(ok(sse(started(), *text(0, "ok"), *ended()), *cookies)) as gateway:
+        for proxy in (None, gateway.url):
+            if proxy is not None:
+                monkeypatch.setenv("http_proxy", proxy)
+            async with client(gateway.url if proxy is None else "http://gateway.example/") as made:
+                assert [await call(made), await call(made)] == ["ok", "ok"]
+    for number in (1, 3):
+        assert b"cookie: b=1\r\n" in gateway.requests[number].lower()
 
 
 async def test_a_server_that_is_not_there_is_asked_again_by_the_next_call() -> None:
