@@ -68,6 +68,7 @@ _PASSING = re.compile(
 # starting.
 _STARTING_S = 60.0
 _NOT_OURS = (UnknownVersion, TooLarge, Untrusted, WriteFailed)
+_ENDS = ("session_completed", "session_cancelled")
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 
@@ -184,7 +185,7 @@ class SessionPruner(contextlib.AbstractContextManager["SessionPruner"]):
         if last_used is None:
             last_used = self._now if folder is None else folder.st_mtime
         is_recent = real and self._now - last_used < _STARTING_S
-        if standing is Standing.ENDED and is_recent and not os.path.lexists(paths.result):
+        if standing is Standing.ENDED and is_recent and not (os.path.lexists(paths.result) or _has_end(paths.events)):
             standing = Standing.HELD  # it may be starting
         size = self._size(session_id, parts) + (self._sessions.size(session_id) if real else 0)
         return Stored(session_id, last_used, size, standing)
@@ -298,6 +299,17 @@ def _end_time(path: str) -> float | None:
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _has_end(path: str) -> bool:
+    """True if the last event of a run log is the end of its session, which may have had no task and no result."""
+    try:
+        if os.stat(path, follow_symlinks=False).st_size > _MAX_RESULT_BYTES:
+            return False
+        last = LOCAL_DISK.read(path).rstrip(b"\n").rpartition(b"\n")[2]
+        return orjson.loads(last)["eventType"] in _ENDS
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _change_time(path: str) -> float | None:

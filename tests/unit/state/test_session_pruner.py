@@ -152,6 +152,24 @@ def test_a_folder_may_be_one_of_a_session_that_starts(tmp_path: Path, age: float
     assert survey(tmp_path)["s"].standing is Standing(standing)
 
 
+@pytest.mark.parametrize(
+    ("events", "standing"),
+    [
+        ('{"eventType":"session_started"}\n{"eventType":"session_completed"}\n', "ended"),
+        ('{"eventType":"session_cancelled"}\n', "ended"),
+        ('{"eventType":"session_completed"}\n{"eventType":"session_resumed"}\n', "held"),
+        ('{"eventType":"session_started"}\n{"eventType":"session_compl', "held"),
+        ("[]\n", "held"),
+    ],
+)
+def test_a_session_without_a_task_ends_with_its_run_log(tmp_path: Path, events: str, standing: str) -> None:
+    folder = tmp_path / "sessions" / "s"
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").write_text(events)
+    touch(tmp_path, NOW - 1)
+    assert survey(tmp_path)["s"].standing is Standing(standing)
+
+
 def test_a_link_in_a_folder_s_place_is_no_start(tmp_path: Path) -> None:
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "s").symlink_to("nowhere")
