@@ -79,6 +79,18 @@ def encodable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+def mend_halves(text: str) -> str:
+    """Replace each half of a character in a JSON text, written as an escape, by a question mark: most readers refuse
+    the text for it. A text that is not JSON stays as it is."""
+    if re.search(r"\\u[dD][89a-fA-F]", text) is None:
+        return text
+    try:
+        check_depth(text)
+        return encodable(json.dumps(json.loads(text), ensure_ascii=False))
+    except ValueError:
+        return text
+
+
 # Faults of a text in the wrong format, described for its author.
 
 _COMMENT = r"//|/\*|#"

@@ -25,6 +25,7 @@ import orjson
 
 from agent_host.rpc.messages import FramingError, LineSplitter
 from agent_host.version import __version__
+from config.json_text import dumps
 from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
@@ -450,7 +451,7 @@ class SessionConnection:
             raise self.ended.result()
         number = next(self._numbers)
         message = {"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params or {})}
-        line = orjson.dumps(message, option=orjson.OPT_APPEND_NEWLINE)
+        line = dumps(message, option=orjson.OPT_APPEND_NEWLINE)
         reply = self._replies[number] = asyncio.get_running_loop().create_future()
         try:
             with contextlib.suppress(OSError, RuntimeError):  # the end of its output reveals its end as well

@@ -180,25 +180,14 @@ class LlmClient:
         patience: Patience,
     ) -> ModelTurn:
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-        assembler = self.dialect.assembler(self._limits.max_call_arguments_bytes)
-        reading = _Reading(assembler, on_text, on_thinking)
-        content = 0
+        reading = _Reading(self.dialect.assembler(self._limits.max_call_arguments_bytes), on_text, on_thinking)
         try:
             if kind != "text/event-stream":
                 for name, data in await self._events_of_answer(answer, kind):
                     if reading.take(name, data):
                         break
                 return reading.turn()
-            stream = BoundedStream(answer.body, answer.decoder(), self._limits)
-            async for event in _event_source()(cast("httpx.Response", stream)).aiter_sse():
-                if reading.take(event.event, event.data):
-                    break
-                if assembler.is_over:
-                    await answer.read_to_end()
-                    break
-                if assembler.content > content:
-                    content = assembler.content
-                    patience.renew()
+            await self._read_stream(answer, reading, patience)
             return reading.turn()
         except AnswerTooLarge as error:
             raise GatewayRejected(f"the gateway at {self._shown} sent {error}") from error
@@ -213,6 +202,18 @@ class LlmClient:
             raise GatewayUnavailable("the gateway's answer is not UTF-8") from error
         except StreamFault as error:
             raise self._fault(error) from error
+
+    async def _read_stream(self, answer: GatewayAnswer, reading: _Reading, patience: Patience) -> None:
+        stream, content = BoundedStream(answer.body, answer.decoder(), self._limits), 0
+        async for event in _event_source()(cast("httpx.Response", stream)).aiter_sse():
+            if reading.take(event.event, event.data):
+                return
+            if reading.assembler.is_over:
+                await answer.read_to_end()
+                return
+            if reading.assembler.content > content:
+                content = reading.assembler.content
+                patience.renew()
 
     async def _http_error(self, answer: GatewayAnswer) -> GatewayError | GuardrailBlocked:
         details = errors.read(await _read_bounded(answer))
@@ -313,7 +314,7 @@ class _Reading:
     def __init__(
         self, assembler: Assembler, on_text: Callable[[str], None], on_thinking: Callable[[str], None] | None
     ) -> None:
-        self._assembler = assembler
+        self.assembler = assembler
         self._on_text, self._on_thinking = on_text, on_thinking
         self._texts: list[str] = []
         self._of_text, self._of_thinking = RepetitionWatch(MAX_RUN_BYTES), RepetitionWatch()
@@ -322,7 +323,7 @@ class _Reading:
     def take(self, name: str, data: str) -> bool:
         """Process an event and show its text and thinking; return True if the answer is cut here. Raises the same
         errors as an assembler."""
-        assembler = self._assembler
+        assembler = self.assembler
         text = assembler.feed(name, data)
         if text:
             self._on_text(text)
@@ -339,7 +340,7 @@ class _Reading:
         """Return the turn; for an answer that was cut, only its text, without the repetition. Raises the same errors as
         an assembler."""
         if self._cut is None:
-            turn = self._assembler.finish()
+            turn = self.assembler.finish()
             self._cut = 0 if turn.tool_calls else self._of_text.count_at_end(by_itself=turn.meaning == "complete")
             if not self._cut:
                 return turn

@@ -34,6 +34,7 @@ from agent_host.mcp_server import (
 )
 from agent_host.rpc.messages import MAX_LINE_BYTES
 from agent_host.version import __version__
+from config.json_text import mend_halves
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -585,4 +586,4 @@ class _Lines(anyio.AsyncFile[str]):
             line = ""
         if not line:
             self._sessions.closing = True
-        return line
+        return mend_halves(line)

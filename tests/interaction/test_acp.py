@@ -84,6 +84,16 @@ def test_a_session_from_its_first_prompt_to_its_removal(host: Host, editors: lis
     assert host.checkpoints() == []
 
 
+def test_half_of_a_character_in_a_prompt_and_a_session_without_one(host: Host, editors: list[Editor]) -> None:
+    with gateway(say("Done.")) as model:
+        editor = _editor(editors, host, "--gateway", model.url)
+        assert editor.prompt(editor.new(host.workspace), "a cut emoji \ud83d") == "end_turn"
+        unused = editor.new(host.workspace)
+        assert editor.call("session/delete", sessionId=unused) == {}
+        editor.leave()
+    assert unused not in os.listdir(host.state / "sessions")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "runs", "asked"), [("allow_once", True, 2), ("allow_always", True, 1), ("reject_once", False, 2)]

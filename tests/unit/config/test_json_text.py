@@ -18,7 +18,7 @@ from agent_host.llm.dialects import CallReader
 from agent_host.llm.dialects.anthropic import AnthropicDialect
 from agent_host.llm.raw_json import loads_with_halves
 from agent_host.rpc.messages import parse
-from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads
+from config.json_text import MAX_DEPTH, TooDeep, check_depth, loads, mend_halves
 from policy.bundle import BundleProblems
 from policy.bundle.validate import read_shape
 from tests.support.rows import each_row
@@ -159,3 +159,22 @@ def test_the_standard_library_reads_nothing_from_outside_that_was_not_measured()
         if reads.search(text := path.read_text("utf-8")) and not measures.search(text)
     }
     assert found - set(OWN) == set()
+
+
+@each_row(
+    ("text", "mended"),
+    [
+        ('{"a":"\\ud83d"}', {"a": "?"}),
+        ('{"\\uDE00a":["\\ud800\\ud83d\\ude00"]}', {"?a": ["?😀"]}),
+        ('{"a":"\\ud83d\\ude00"}', {"a": "😀"}),
+        ('{"a":"\\\\ud800"}', {"a": "\\ud800"}),
+        ('{"a":"ü"}', {"a": "ü"}),
+    ],
+)
+def test_half_of_a_character_is_a_question_mark(text: str, mended: Any) -> None:
+    assert orjson.loads(mend_halves(text)) == mended
+
+
+@each_row("text", ['{"a":"\\ud800', "\\ud800", "[" * 500 + '"\\ud800"' + "]" * 500])
+def test_what_is_no_json_or_too_deep_is_not_mended(text: str) -> None:
+    assert mend_halves(text) == text
