@@ -56,6 +56,12 @@ def displayable_url(url: str) -> str:
     return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")
 
 
+def redirect_target(status: int, headers: Mapping[str, str]) -> str | None:
+    """Return the place that an answer redirects to, for display; None for another answer."""
+    place = headers.get("location", "") if 300 <= status < 400 else ""
+    return displayable_url(place).partition("?")[0] or None
+
+
 def usable_in_header(token: str) -> bool:
     """True if `token` is valid in a header. If it is not, httpx's error would quote it."""
     return token.isascii() and token.isprintable() and token == token.strip()

@@ -17,7 +17,7 @@ from agent_host.display_text import one_line
 from agent_host.errors import GatewayError, GatewayUnavailable, GuardrailBlocked, UsageError
 from agent_host.host.backends import KEYRING_SERVICE, Tokens, make_client, settle_model, token_name
 from agent_host.host.options import OptionNames, settings_from
-from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, strip_html
+from agent_host.http import TlsContext, displayable_url, first_line, httpx, is_loopback, redirect_target, strip_html
 from agent_host.ids import MACHINE
 from agent_host.llm import AnswerTooLarge, StreamFault, StreamProtocolError, errors
 from agent_host.llm import known_dialects as dialects
@@ -306,11 +306,15 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
             trust_env=not is_loopback(host),
         ) as response:
             status, media_type = response.status_code, response.headers.get("content-type", "none")
+            target = redirect_target(status, response.headers)
             data, speaks = _start_of(response, dialect, until=started + _TIMEOUT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return False, f"{shown} cannot be reached{_by_proxy(url, host)}: {one_line(first_line(error))}"
     read = errors.read(data)
     message = scrubber.text(one_line(strip_html(read.message) or "an empty answer", _MESSAGE_BYTES))
+    if target is not None:
+        place = scrubber.text(one_line(target, _MESSAGE_BYTES))
+        return False, f"{shown} redirects to {place} (HTTP {status}): if that is the gateway, give its URL"
     if status != httpx.codes.OK:
         kind = kind_of_answer(status, read)
         why = _refusal(kind, status, model, token_name(settings), has_token=token is not None)

@@ -254,6 +254,7 @@ def test_nothing_else_that_is_asked_follows_a_redirect(host: Host, way: str) -> 
         assert outcome.code != 0
         assert {value.removeprefix("Bearer ") for _, value in server.keys} == {KEY}
         assert elsewhere.asked == []
+        assert way != "doctor" or f"redirects to {elsewhere.url}" in outcome.stderr + outcome.text
     assert KEY not in outcome.stderr + outcome.text
 
 
