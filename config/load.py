@@ -53,6 +53,11 @@ _USER_FILE_VARIABLE = "AGENT_HOST_CONFIG"
 # Settings that come from the environment, by variable.
 ENVIRONMENT: dict[str, str] = {"LLM_GATEWAY_ENDPOINT": "llm.gateway"}
 
+# Sections of other programs for the same thing.
+_FORMS = dict.fromkeys(
+    ("mcp_servers", "mcpServers"), "; a server is a [[mcp.servers]] with name and either command and args, or url"
+)
+
 
 class ConfigError(ValueError):
     """Files, variables or options have invalid settings; each of `problems` names the place, the fault, and valid
@@ -184,7 +189,8 @@ def _read(path: str, problems: list[str], named_by: str = "") -> dict[str, TomlV
         if section not in sections:
             is_key = not isinstance(keys[0] if isinstance(keys, list) and keys else keys, dict)
             what = f"{section} is outside of any section" if is_key else f"unknown section [{section}]"
-            problems.append(f"{path}: {what}{_hint_at_key(section) if is_key else hint_at(section, sorted(sections))}")
+            hint = _hint_at_key(section) if is_key else _FORMS.get(section) or hint_at(section, sorted(sections))
+            problems.append(f"{path}: {what}{hint}")
         elif not isinstance(keys, dict):
             problems.append(f"{path}: {section} must be a section of keys: [{section}]")
         elif section in SETTINGS:

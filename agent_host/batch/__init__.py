@@ -19,7 +19,7 @@ import orjson
 from agent_host.errors import UsageError
 from config import json_text
 from config.lean_typing import NamedTuple
-from config.policies import names_file
+from config.policies import BUILT_IN, names_file
 from config.shapes import Record, Text, all_problems, integer, list_problems, number
 
 if TYPE_CHECKING:
@@ -143,6 +143,8 @@ def _task(row: Mapping[str, Any], base: str, wrong: list[str]) -> BatchTask | No
         policy = os.path.realpath(os.path.join(base, policy))
         if not os.path.isfile(policy):
             wrong.append(f"policy: there is no file {policy}")
+    elif policy and policy not in BUILT_IN:
+        wrong.append(f"policy: {policy!r} is not a built-in: give a bundle file or one of {', '.join(BUILT_IN)}")
     source = _source(row["workspace"], base, wrong)
     if source is None or wrong:
         return None

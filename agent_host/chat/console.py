@@ -367,7 +367,7 @@ class Console(Face):
         )
         hint = Window(FormattedTextControl(self._hint), height=1)
         live = FormattedTextControl(lambda: ANSI("\n".join(self._live_rows)))
-        completes = Condition(lambda: self._buffer.complete_state is not None)
+        completes = Condition(self._has_completions)
         parts = (
             (question, asks), (self._input, ~armed), (picked, picks), (menu, completes),
             (hint, ~completes & ~picks),
@@ -379,6 +379,10 @@ class Console(Face):
             ]),
             focused_element=self._input,
         )  # fmt: skip
+
+    def _has_completions(self) -> bool:
+        """False also before the first one is found: a menu of none cannot be drawn."""
+        return self._buffer.complete_state is not None and bool(self._buffer.complete_state.completions)
 
     def _label(self) -> StyleAndTextTuples:
         return [("class:ask" if self._typed else "class:prompt", self._typed.label if self._typed else "› ")]

@@ -349,15 +349,17 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
     level = used.level
     with scratch("doctor") as temporary:
         bundle = scoping = sandbox = None
+        tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
         if level != "none" or used.is_untried:
-            tried = policy_to_try(flags, workspace=workspace, state_dir=state_dir, level=used)
             bundle = tried.bundle_in_use._replace(mcp_servers=())
             scoping = tried.hosts._replace(temporary=temporary).scoping(used, tried.machine, is_here=True)
         if level != "none":
             sandbox = SandboxSettings(level, required=True, caches=os.path.join(temporary, "caches"))
         runtime = RuntimeSettings(workspace, MACHINE, temporary=temporary, sandbox=sandbox)
         local = environment.this_environment(workspace, temporary=temporary)
-        found = list(SessionServers(settings, bundle, local, state_dir, now, "", temporary, scoping).servers())
+        found: list[ServerConfig | UnusedServer] = []
+        found += SessionServers(settings, tried.bundle_in_use, local, state_dir, now).incomplete()
+        found += SessionServers(settings, bundle, local, state_dir, now, "", temporary, scoping).servers()
         return asyncio.run(_check(found, runtime)) if found else []
 
 
@@ -392,15 +394,21 @@ async def _check_server(
         return server.name, False, server.why
     source = McpSource(server, runtime, router.start_program)
     place = displayable_url(server.place.url) if isinstance(server.place, Http) else server.place.argv[0]
-    is_sandboxed = isinstance(server.place, Stdio) and server.place.scope is not None
     try:
         listed = await source.list()
     except ToolFault as fault:
-        hint = "; the sandbox holds it: write and domains of its entry give it more" if is_sandboxed else ""
-        return server.name, False, f"{place}: {fault}{hint}"
+        return server.name, False, f"{place}: {fault}{_advice(server.place)}"
     finally:
         await source.aclose()
     return server.name, True, f"{place} answers, {count_noun(len(listed.definitions), 'tool')}{listed.note}"
+
+
+def _advice(place: Http | Stdio) -> str:
+    if isinstance(place, Http):
+        return ""
+    if not os.path.isabs(place.argv[0]):  # none of PATH
+        return "; command is a program alone, its arguments are args" if " " in place.argv[0] else ""
+    return "" if place.scope is None else "; the sandbox holds it: write and domains of its entry give it more"
 
 
 class _Redirect:

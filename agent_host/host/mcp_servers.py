@@ -128,7 +128,7 @@ class SessionServers(NamedTuple):
         scrubber gets renewed tokens. Unused entries are reported."""
         asks, on_secrets = partial(ask_person, ctx), ctx.scrubber.add
         on_secrets(value for one in of_client for value in one.environment.values() if len(value) >= _MIN_SECRET)
-        for found in (*self._incomplete(), *self.servers(), *self._servers_of_client(of_client)):
+        for found in (*self.incomplete(), *self.servers(), *self._servers_of_client(of_client)):
             if isinstance(found, UnusedServer):
                 elsewhere.report(SourceNotice(f"mcp:{found.name}", "unavailable", f"mcp:{found.name}: {found.why}"))
                 continue
@@ -166,7 +166,7 @@ class SessionServers(NamedTuple):
     def _of_bundle(self) -> tuple[McpServer, ...]:
         return () if self.bundle is None else self.bundle.mcp_servers
 
-    def _incomplete(self) -> Iterator[UnusedServer]:
+    def incomplete(self) -> Iterator[UnusedServer]:
         """The user's entries that have no location of a server, and extend none of the bundle."""
         of_bundle = {one.name for one in self._of_bundle}
         for place, entry in enumerate(user_servers(self.settings).values()):

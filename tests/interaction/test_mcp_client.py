@@ -446,6 +446,20 @@ def test_plain_http_needs_the_users_own_word(host: Host) -> None:
         assert events(host, host.task(model.url, policy=policy), "tools_listed")
 
 
+def test_doctor_names_the_mistake_in_an_entry(host: Host) -> None:
+    configure(host)
+    with open(host.root / "user.toml", "a", encoding="utf-8") as file:
+        file.write('[[mcp.servers]]\nname = "bare"\n[[mcp.servers]]\nname = "joined"\ncommand = "sh -c true"\n')
+    report = host.run("doctor", "--gateway", f"mock:{host.script(say('x'))}")
+    assert report.code == 1
+    found = {line.split()[2]: line for line in report.text.splitlines() if " mcp " in line}
+    assert found["odd"].startswith("ok")
+    assert "has neither command nor url" in found["bare"]
+    assert "No such file or directory: sh -c true" in found["joined"]
+    assert "its arguments are args" in found["joined"]
+    assert "sandbox" not in found["joined"]
+
+
 def test_doctor_and_policy_know_servers_and_their_tools(host: Host) -> None:
     configure(host)
     with gateway(say("Done.")) as model:

@@ -86,6 +86,7 @@ def test_git_urls(folder: Path, named: str, url: str) -> None:
         ({"workspace": "ssh://u:p@host.example/a.git#main"}, "must not contain a password or token"),
         ({"workspace": "/nowhere/at/all#main"}, "there is no repository"),
         ({"policy": "./nothing.json"}, "there is no file"),
+        ({"policy": "zzz"}, "'zzz' is not a built-in"),
         ({"limits": {"maxSteps": 0}}, "limits.maxSteps"),
         ({"limits": {"maxCost": 0}}, "limits.maxCost must be above 0"),
         ({"limits": {"steps": 3}}, "limits.steps"),

@@ -17,6 +17,7 @@ from prompt_toolkit.input import create_pipe_input
 from agent_host.chat import Choice, FrameWriter, PlainConsole
 from agent_host.chat.console import Console
 from agent_host.chat.conversation import Conversation
+from agent_host.chat.input_line import ChatCompleter
 from agent_host.chat.paper import Paper
 from agent_host.clients.supervisor import SessionSpec
 
@@ -24,7 +25,7 @@ if sys.platform != "win32":
     import termios
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from prompt_toolkit.input.base import PipeInput
@@ -191,6 +192,26 @@ async def test_a_paste_of_lines_is_one_text_and_steers_nothing(tmp_path: Path) -
         await at.shows("^[")
         at.type("\r")
         assert await typed == "/quit\nsecond \x1b]0;owned\x07 line"
+
+
+async def test_a_completer_that_is_slow_leaves_no_empty_menu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_answer, usual = threading.Event(), ChatCompleter.get_completions
+    faults: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+
+    def waiting(self: ChatCompleter, *given: Any) -> Iterator[Any]:
+        may_answer.wait(WITHIN_S)
+        yield from usual(self, *given)
+
+    monkeypatch.setattr(ChatCompleter, "get_completions", waiting)
+    async with keyboard(tmp_path) as at:
+        at.type("/un")
+        await at.shows("un")
+        at.type("d")  # drawn while there is no completion yet
+        await at.shows("d")
+        may_answer.set()
+        await at.shows("/undo")
+    assert faults == []
 
 
 async def test_ctrl_c_clears_the_line_and_then_leaves(tmp_path: Path) -> None:

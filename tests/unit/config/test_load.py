@@ -144,6 +144,7 @@ def test_a_workspace_need_not_have_a_file(layers: Layers, tmp_path: Path) -> Non
         ("[llm]\ngatway = 'x'", "unknown key llm.gatway; did you mean llm.gateway?"),
         ("[host]\nmaxsteps = 1", "unknown key host.maxsteps; did you mean host.max_steps?"),
         ("[lmm]\nmodel = 'x'", "unknown section [lmm]; did you mean llm?"),
+        ("[mcp_servers.a]\ncommand = 'x'", "unknown section [mcp_servers]; a server is a [[mcp.servers]] with name"),
         (
             "[zzzzzzzz]\nq = 1",
             "unknown section [zzzzzzzz]; known are acp, approvals, backend, batch, clients, host, limits, llm, loop, ",
