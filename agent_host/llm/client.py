@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from agent_host import http
-from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, ErrorCode, GatewayRejected, GatewayUnavailable, UsageError
+from agent_host.errors import TOKEN_VARIABLE, ContextTooLong, GatewayRejected, GatewayUnavailable, UsageError
 from agent_host.http import TlsContext, displayable_url, first_line, is_loopback, retry_after_s, strip_html
 from agent_host.llm import AnswerTooLarge, ModelTurn, StreamFault, StreamProtocolError, errors
 from agent_host.llm.errors import GETTING_READY, KINDS, kind_of_answer, kind_of_event, limit_of
@@ -219,9 +219,8 @@ class LlmClient:
         details = errors.read(await _read_bounded(answer))
         target = http.redirect_target(answer.status, answer.headers)
         if target is not None:
-            redirects = f"redirects to {self._short(target)} (HTTP {answer.status}), which is not followed"
-            message = f"the gateway at {self._shown} {redirects}: if that is the gateway, give its URL"
-            return GatewayRejected(message, code=ErrorCode.LLM_REFUSED)
+            redirects = f"it redirects to {target[:_MAX_SHOWN // 2]}, which is not followed"
+            details = details._replace(message=f"{redirects}: if that is the gateway, give its URL")
         kind = kind_of_answer(answer.status, details)
         return self._refusal(kind, f"HTTP {answer.status}", details._replace(status=answer.status), answer.headers)
 

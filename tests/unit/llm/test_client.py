@@ -210,7 +210,7 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
         error = await raw_fault(answer.encode())
         assert elsewhere.requests == []
     assert type(error) is GatewayRejected
-    assert f"redirects to {elsewhere.url}/v1/messages (HTTP {status}), which is not followed" in str(error)
+    assert f"(HTTP {status}): it redirects to {elsewhere.url}/v1/messages, which is not followed: if" in str(error)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 529])
