@@ -262,6 +262,31 @@ async def test_connecting_is_tried_again_with_growing_pauses(
     assert len(server.calls) == (said == "3")
 
 
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        b"",
+        b'{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}',
+        b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}',
+    ],
+    ids=["empty", "TypeScript SDK", "Python SDK"],
+)
+async def test_calls_of_a_session_that_the_server_does_not_know_are_sent_once_more_in_another(unknown: bytes) -> None:
+    server = WireServer(add=says("3"))
+    server.sessions, server.unknown = set(), unknown
+    session = Session(server)
+    request = ToolRequest("odd/add", {}, "s", "t", "st", "c1", "Mcp.Invoke")
+    async with over_http(server) as url:
+        source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+        (tool,) = (await source.list()).definitions
+        for calls in (1, 4):
+            server.sessions.clear()
+            each = [source.call(tool, CallContext.make(request, session.settings)) for _ in range(calls)]
+            assert [one.text for one in await asyncio.gather(*each)] == ["3"] * calls
+        assert len(server.calls) == 5
+        await source.aclose()
+
+
 async def test_a_flood_of_progress_is_a_few_events() -> None:
     """It is shown as far as somebody can look at it, and the answer comes behind it."""
     watcher = Watcher()
