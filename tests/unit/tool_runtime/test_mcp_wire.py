@@ -17,8 +17,9 @@ from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
 from tests.support.rows import each_row
-from tool_runtime.remote.mcp import Http, ServerConfig, Stdio
+from tool_runtime.remote.mcp import Http, ServerConfig, Stdio, wire
 from tool_runtime.remote.mcp.source import McpSource
+from tool_runtime.remote.mcp.wire import Incoming
 from tool_runtime.tool import CallContext, RuntimeSettings, ToolFault, add_timeout
 
 if TYPE_CHECKING:
@@ -494,6 +495,50 @@ async def test_an_answer_printed_over_several_lines_is_one(printed: str) -> None
     server = WireServer(act=says("never"))
     server.verbatim["tools/call"] = printed.encode()
     assert await Session(server).call("act") == "it is done"
+
+
+WHOLE = ANSWERS[0][0]
+SPLIT = '{"jsonrpc":"2.0","id":%ID%,\n"result":{"content":["}\nit is \\"done\\""]}}'
+
+
+@pytest.mark.parametrize(
+    ("printed", "text_of"),
+    [
+        (f"{{ starting\nDEBUG: {WHOLE}", "it is done"),
+        (f"{{\nDEBUG: {WHOLE}", "it is done"),
+        (f"[start {{\n{PRETTY}", "it is done"),
+        (f'{{\n"params":\n{WHOLE} {{', "it is done"),
+        (SPLIT, '}\nit is "done"'),
+        (PRETTY.replace('"text":', '"a": {"result": 5},\n"text":'), "it is done"),
+    ],
+    ids=["words", "bracket", "several lines", "bracket behind", "line end in a text", "a field like an answer"],
+)
+async def test_a_line_with_an_open_bracket_takes_no_answer_with_it(printed: str, text_of: str) -> None:
+    server = WireServer(act=says("never"))
+    server.verbatim["tools/call"] = printed.encode()
+    assert await Session(server).call("act", 5) == text_of
+
+
+@pytest.mark.parametrize("first", [b"{\n", b"[start {\n"])
+def test_the_work_for_a_line_of_noise_does_not_grow_with_the_lines_before_it(
+    first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    tokens = wire._TOKEN
+
+    class Counting:
+        def finditer(self, data: bytes) -> Any:
+            nonlocal read
+            read += len(data)
+            return tokens.finditer(data)
+
+    monkeypatch.setattr(wire, "_TOKEN", Counting())
+    incoming, noise = Incoming(), b"line 1 of the server, nothing special in it\n"
+    incoming.note_sent(b'{"jsonrpc":"2.0","id":7,"method":"tools/call"}')
+    for line in (first, *[noise] * 2000):
+        assert incoming.line(line) == []
+    assert read <= 2001 * len(noise)
+    assert len(incoming.line(b'x {"id":7,"result":{}}\n')) == 1
 
 
 async def test_a_page_for_people_is_no_answer() -> None:
