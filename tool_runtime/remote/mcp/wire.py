@@ -207,7 +207,8 @@ def _error(error: Any) -> dict[str, Any]:
         rest = fields.get("data") if message is None else message
         rest = "the server gives no reason" if rest in (None, "", {}) else rest
         message = rest if isinstance(rest, str) else orjson.dumps(rest).decode()
-    mended = {"code": int(code) if isinstance(code, int | float) else 0, "message": message}
+    number = code if isinstance(code, int | float) and abs(code) < 1 << 53 else 0  # JSON writers take no more
+    mended = {"code": int(number), "message": message}
     return {**mended, "data": fields["data"]} if "data" in fields else mended
 
 
