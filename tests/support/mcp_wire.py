@@ -61,8 +61,8 @@ class WireServer:
     """A server with these tools, of the era `version`. In place of a program it is what a source starts: see
     `ServerProcess`. `calls` are the `params` of each call. `verbatim` are whole answers by method, as bytes or
     from the `params`, with %ID% for the id, and `content_type` is that of answers over HTTP. `headers` go with each of
-    those. If it has `sessions`, it adds one of each `initialize` over HTTP, and `unknown` is the body of the 404 to a
-    request of another."""
+    those, and `heads` are those of the requests. If it has `sessions`, it adds one of each `initialize` over HTTP, and
+    `unknown` is the body of the 404 to a request of another."""
 
     def __init__(self, version: str = OLDER, /, **tools: Handler) -> None:
         self.version = version
@@ -70,6 +70,7 @@ class WireServer:
         self.verbatim: dict[str, bytes | Callable[[dict[str, Any]], bytes]] = {}
         self.content_type = "application/json"
         self.headers = b""
+        self.heads: list[str] = []
         self.sessions: set[str] | None = None
         self.unknown = b""
         self.calls: list[dict[str, Any]] = []
@@ -182,6 +183,7 @@ async def over_http(server: WireServer, *first: int) -> AsyncIterator[str]:
 
     async def _one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        server.heads.append(head)
         length = re.search(r"(?i)content-length: (\d+)", head)
         body = await reader.readexactly(int(length[1]) if length else 0)
         status, said, headers = left.pop(0) if left else 200, b"", server.headers

@@ -13,6 +13,7 @@ import logging
 import re
 import ssl
 from contextlib import asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -395,6 +396,7 @@ def http_client(
         timeout=httpx2.Timeout(connect_s, read=None),  # calls have time-outs of their own
         trust_env=False,
         headers={"accept-encoding": "identity"},
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one might not be valid in a request
     )
 
 
