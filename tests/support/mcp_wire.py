@@ -60,13 +60,19 @@ class WireCall:
 class WireServer:
     """A server with these tools, of the era `version`. In place of a program it is what a source starts: see
     `ServerProcess`. `calls` are the `params` of each call. `verbatim` are whole answers by method, as bytes or
-    from the `params`, with %ID% for the id, and `content_type` is that of answers over HTTP."""
+    from the `params`, with %ID% for the id, and `content_type` is that of answers over HTTP. `headers` go with each of
+    those, and `heads` are those of the requests. If it has `sessions`, it adds one of each `initialize` over HTTP, and
+    `unknown` is the body of the 404 to a request of another."""
 
     def __init__(self, version: str = OLDER, /, **tools: Handler) -> None:
         self.version = version
         self.tools = tools
         self.verbatim: dict[str, bytes | Callable[[dict[str, Any]], bytes]] = {}
         self.content_type = "application/json"
+        self.headers = b""
+        self.heads: list[str] = []
+        self.sessions: set[str] | None = None
+        self.unknown = b""
         self.calls: list[dict[str, Any]] = []
         self.starts = 0
         self.capabilities: dict[str, Any] = {}
@@ -74,7 +80,7 @@ class WireServer:
         self.last_words = ""
         self.has_worked = False
         self._lines: asyncio.Queue[bytes] = asyncio.Queue()
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -120,7 +126,7 @@ class WireServer:
 
     async def request(self, method: str, **params: Any) -> dict[str, Any]:
         """Ask the client for something; its reply, with `result` or `error`."""
-        number = f"s{next(self._numbers)}"
+        number = f"s{next(self.numbers)}"
         reply = self._replies[number] = asyncio.get_running_loop().create_future()
         self._send({"id": number, "method": method, "params": params})
         answer: dict[str, Any] = await reply
@@ -177,21 +183,28 @@ async def over_http(server: WireServer, *first: int) -> AsyncIterator[str]:
 
     async def _one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        server.heads.append(head)
         length = re.search(r"(?i)content-length: (\d+)", head)
         body = await reader.readexactly(int(length[1]) if length else 0)
-        status, said = left.pop(0) if left else 200, b""
+        status, said, headers = left.pop(0) if left else 200, b"", server.headers
         if status == 0:
             return 0
+        session = re.search(r"(?i)mcp-session-id: (\S+)", head)
         if status == 200 and not head.startswith("POST"):
             status = 405
+        elif session and server.sessions is not None and session[1] not in server.sessions:
+            status, said = 404, server.unknown
         elif status == 200:
             message = orjson.loads(body)
             status = 200 if "id" in message else 202
             said = await server.reply(message) if "id" in message else b""
+            if message["method"] == "initialize" and server.sessions is not None:
+                server.sessions.add(name := f"s{next(server.numbers)}")
+                headers += f"Mcp-Session-Id: {name}\r\n".encode()
             if server.content_type == "text/event-stream":
                 said = b"event: message\r\nid: 1\r\ndata: " + said + b"\r\n\r\n"
         kind = f"Content-Type: {server.content_type}\r\n" if server.content_type else ""
-        writer.write(f"HTTP/1.1 {status} Said\r\n{kind}".encode())
+        writer.write(f"HTTP/1.1 {status} Said\r\n{kind}".encode() + headers)
         writer.write(f"Content-Length: {len(said)}\r\n\r\n".encode() + said)
         await writer.drain()
         return status

@@ -41,13 +41,15 @@ from tool_runtime.schema import UnusableSchema
 from tool_runtime.tool import CallContext, Provider, Tool, ToolFault, ToolOutput, add_timeout, cap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 
 MAX_TOOLS: Final = 500
 MAX_DESCRIPTION_CHARS: Final = 4096
 MAX_NAME_CHARS: Final = 200
 _MAX_SHOWN: Final = 20  # number of omitted tools that a message lists with reasons
+_PAUSE_S: Final = 0.5  # before a changed list is read again; it doubles with each change that is reported meanwhile
+_MAX_PAUSE_S: Final = 30.0
 _NAME: Final = r"[A-Za-z0-9_.:/@+-]+"
 _HIDDEN_CHARACTERS: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]|" + UNSEEN
@@ -146,7 +148,8 @@ class SourceTerms(NamedTuple):
 
 class RemoteTools(Provider):
     """A Provider of one source's tools. A tool that `admits` rejects is not registered (TR 9.4). `report` gets notices
-    for people, on the event loop; `completed` adds fields to a tool that its source lacks."""
+    for people, on the event loop; `completed` adds fields to a tool that its source lacks. `pause` waits this many
+    seconds between two lists."""
 
     def __init__(
         self,
@@ -157,7 +160,9 @@ class RemoteTools(Provider):
         admits: Callable[[str], bool],
         report: Callable[[SourceNotice], None],
         completed: Callable[[ToolSpec], ToolSpec] | None = None,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self._pause = pause
         self._completed = completed
         self.name = source.name
         self._source = source
@@ -167,6 +172,8 @@ class RemoteTools(Provider):
         self._report = report
         self._asking: asyncio.Task[None] | None = None
         self._again = False
+        self._closed = False
+        self._listed: tuple[str, str] | None = None
         self._needed = asyncio.Event()
         self._asked = asyncio.Event()
         self._fixed: Mapping[str, Definition] = {}
@@ -175,6 +182,8 @@ class RemoteTools(Provider):
 
     def begin(self) -> None:
         """Query the source's tools concurrently; also after it reports a change."""
+        if self._closed:
+            return
         if self._asking is not None and not self._asking.done():
             self._again = True
             return
@@ -223,6 +232,7 @@ class RemoteTools(Provider):
 
     async def aclose(self) -> None:
         """See Provider."""
+        self._closed = True
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
@@ -239,39 +249,52 @@ class RemoteTools(Provider):
             self._asked.set()
 
     async def _list(self) -> None:
+        pause_s = _PAUSE_S
         while True:
             self._again = False
-            try:
-                listed = await self._source.list()
-            except ToolFault as fault:
-                self._report_unavailable(str(fault))
+            self._asked.clear()
+            await self._list_once()
+            self._asked.set()
+            await self._pause(pause_s)  # a source may report a change with each list
+            if not self._again:
                 return
-            self._reported_unavailable.clear()
-            shapes = [one.to_json() for one in listed.definitions]
-            await asyncio.to_thread(self._kept.keep, _sha256(shapes), shapes)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+
+    async def _list_once(self) -> None:
+        try:
+            listed = await self._source.list()
+        except ToolFault as fault:
+            self._report_unavailable(str(fault))
+            return
+        self._reported_unavailable.clear()
+        shapes = [one.to_json() for one in listed.definitions]
+        sha256 = _sha256(shapes)
+        await asyncio.to_thread(self._kept.keep, sha256, shapes)
+        if self._listed != (sha256, listed.note):
+            self._listed = sha256, listed.note
             count, rejected = len(listed.definitions), sorted(listed.rejected)
             message = f"{self.name} has {count} tools{listed.note}"
             self._report(SourceNotice(self.name, "listed", message, count, rejected=rejected))
-            self._asked.set()
-            if not self._again:
-                return
 
     async def _newest(self) -> str | None:
         known = await asyncio.to_thread(self._kept.newest)
         if known is not None or self._asking is None:
             return known
-        limit_s, is_over = self._terms.connect_timeout_s, self._asking.done()
-        _, unanswered = await asyncio.wait([self._asking], timeout=limit_s)
+        limit_s, is_over = self._terms.connect_timeout_s, self._asked.is_set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._asked.wait()
         known = await asyncio.to_thread(self._kept.newest)  # the list may have come during the first look, too
         if known is None and is_over:  # it may be there for the task after this one
             self.begin()
-        elif known is None and unanswered:  # the session may end before the source is given up
+        elif known is None and not self._asked.is_set():  # the session may end before the source is given up
             self._report_unavailable(f"it did not answer within {limit_s:g} s")
         return known
 
     def _report_unavailable(self, why: str) -> None:
         if why not in self._reported_unavailable:
             self._reported_unavailable.add(why)
+            self._listed = None
             self._report(SourceNotice(self.name, "unavailable", f"{self.name} does not answer: {why}"))
 
     async def _read(self, sha256: str) -> tuple[Definition, ...] | None:

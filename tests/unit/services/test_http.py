@@ -76,6 +76,15 @@ async def test_an_empty_answer_is_none() -> None:
         assert await made.post("/x", b"{}") is None
 
 
+async def test_cookies_are_not_kept() -> None:
+    """One with a character beyond ASCII would be in no request."""
+    headers = {"set-cookie": "route=a1; Path=/"}
+    async with answering(200, b"{}", headers=headers) as server, client(server.url) as made:
+        for _ in range(2):
+            assert await made.post("/x", b"{}") == {}
+    assert ["cookie" in request.headers for request in server.requests] == [False, False]
+
+
 async def test_requests_at_once_share_one_client() -> None:
     async with MockServices() as services, client(services.url) as made:
         await asyncio.gather(*(made.post("/approvals", BODY) for _ in range(5)))

@@ -17,8 +17,9 @@ from agent_host.ids import MACHINE
 from tests.support.events import Watcher, emitter
 from tests.support.mcp_wire import MODERN, OLDER, WireCall, WireServer, over_http, says, text
 from tests.support.rows import each_row
-from tool_runtime.remote.mcp import Http, ServerConfig, Stdio
+from tool_runtime.remote.mcp import Http, ServerConfig, Stdio, wire
 from tool_runtime.remote.mcp.source import McpSource
+from tool_runtime.remote.mcp.wire import Incoming
 from tool_runtime.tool import CallContext, RuntimeSettings, ToolFault, add_timeout
 
 if TYPE_CHECKING:
@@ -262,6 +263,42 @@ async def test_connecting_is_tried_again_with_growing_pauses(
     assert len(server.calls) == (said == "3")
 
 
+@pytest.mark.parametrize("cookie", [b"route=a1; Path=/", b"route=\xe9"])
+async def test_cookies_are_not_kept(cookie: bytes) -> None:
+    server = WireServer(add=says("3"))
+    server.headers = b"Set-Cookie: " + cookie + b"\r\n"
+    session = Session(server)
+    async with over_http(server) as url:
+        session.source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+        assert await session.call("add") == "3"
+    assert not [head for head in server.heads if "\ncookie:" in head.lower()]
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        b"",
+        b'{"jsonrpc":"2.0","error":{"code":-32001,"message":"Session not found"},"id":null}',
+        b'{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}',
+    ],
+    ids=["empty", "TypeScript SDK", "Python SDK"],
+)
+async def test_calls_of_a_session_that_the_server_does_not_know_are_sent_once_more_in_another(unknown: bytes) -> None:
+    server = WireServer(add=says("3"))
+    server.sessions, server.unknown = set(), unknown
+    session = Session(server)
+    request = ToolRequest("odd/add", {}, "s", "t", "st", "c1", "Mcp.Invoke")
+    async with over_http(server) as url:
+        source = McpSource(ServerConfig("odd", Http(url), 20, 20), session.settings, server.start)
+        (tool,) = (await source.list()).definitions
+        for calls in (1, 4):
+            server.sessions.clear()
+            each = [source.call(tool, CallContext.make(request, session.settings)) for _ in range(calls)]
+            assert [one.text for one in await asyncio.gather(*each)] == ["3"] * calls
+        assert len(server.calls) == 5
+        await source.aclose()
+
+
 async def test_a_flood_of_progress_is_a_few_events() -> None:
     """It is shown as far as somebody can look at it, and the answer comes behind it."""
     watcher = Watcher()
@@ -428,6 +465,11 @@ ANSWERS = [
     (CUT, f"[the answer is not JSON, and is shown as received]\n{CUT}"),
     ('"error":{"code":-32000,"message":"no row"}}', "SYSTEM: no row (code -32000)"),
     ('"error":{"code":"-5","message":null,"data":"no row"}}', "SYSTEM: no row (code -5)"),
+    ('"error":{"code":1e20,"message":"no row"}}', "SYSTEM: no row (code 0)"),
+    ('"error":{"code":-18446744073709551616,"message":"no row"}}', "SYSTEM: no row (code 0)"),
+    ('"error":{"code":NaN,"message":"no row"}}', "SYSTEM: no row (code 0)"),
+    ('"error":{"code":1e999,"message":"no row"}}', "SYSTEM: no row (code 0)"),
+    ('"error":{"code":-32000.0,"message":"no row"}}', "SYSTEM: no row (code -32000)"),
     ('"error":"no row"}', "SYSTEM: no row (code 0)"),
     ('"error":{}}', "SYSTEM: the server gives no reason (code 0)"),
     ('"error":{"message":"cut', "SYSTEM: the answer is not JSON: "),
@@ -469,6 +511,50 @@ async def test_an_answer_printed_over_several_lines_is_one(printed: str) -> None
     server = WireServer(act=says("never"))
     server.verbatim["tools/call"] = printed.encode()
     assert await Session(server).call("act") == "it is done"
+
+
+WHOLE = ANSWERS[0][0]
+SPLIT = '{"jsonrpc":"2.0","id":%ID%,\n"result":{"content":["}\nit is \\"done\\""]}}'
+
+
+@pytest.mark.parametrize(
+    ("printed", "text_of"),
+    [
+        (f"{{ starting\nDEBUG: {WHOLE}", "it is done"),
+        (f"{{\nDEBUG: {WHOLE}", "it is done"),
+        (f"[start {{\n{PRETTY}", "it is done"),
+        (f'{{\n"params":\n{WHOLE} {{', "it is done"),
+        (SPLIT, '}\nit is "done"'),
+        (PRETTY.replace('"text":', '"a": {"result": 5},\n"text":'), "it is done"),
+    ],
+    ids=["words", "bracket", "several lines", "bracket behind", "line end in a text", "a field like an answer"],
+)
+async def test_a_line_with_an_open_bracket_takes_no_answer_with_it(printed: str, text_of: str) -> None:
+    server = WireServer(act=says("never"))
+    server.verbatim["tools/call"] = printed.encode()
+    assert await Session(server).call("act", 5) == text_of
+
+
+@pytest.mark.parametrize("first", [b"{\n", b"[start {\n"])
+def test_the_work_for_a_line_of_noise_does_not_grow_with_the_lines_before_it(
+    first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    tokens = wire._TOKEN
+
+    class Counting:
+        def finditer(self, data: bytes) -> Any:
+            nonlocal read
+            read += len(data)
+            return tokens.finditer(data)
+
+    monkeypatch.setattr(wire, "_TOKEN", Counting())
+    incoming, noise = Incoming(), b"line 1 of the server, nothing special in it\n"
+    incoming.note_sent(b'{"jsonrpc":"2.0","id":7,"method":"tools/call"}')
+    for line in (first, *[noise] * 2000):
+        assert incoming.line(line) == []
+    assert read <= 2001 * len(noise)
+    assert len(incoming.line(b'x {"id":7,"result":{}}\n')) == 1
 
 
 async def test_a_page_for_people_is_no_answer() -> None:

@@ -29,7 +29,7 @@ from tool_runtime.router import LocalToolRouter
 from tool_runtime.tool import CallContext, FaultKind, RuntimeSettings, ToolFault, ToolOutput
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
 OBJECT: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -40,7 +40,8 @@ def defined(name: str, description: str = "d", **schema: Any) -> Definition:
 
 
 class Listing:
-    """A source of these tools; `down` has it not answer; it waits for `may_answer`."""
+    """A source of these tools; `down` has it not answer; it waits for `may_answer`. `on_list` is called with each
+    list."""
 
     name = "mcp:fs"
 
@@ -52,9 +53,11 @@ class Listing:
         self.calls: list[dict[str, Any]] = []
         self.closed = False
         self.asked = 0
+        self.on_list: Callable[[], None] = lambda: None
 
     async def list(self) -> ToolList:
         self.asked += 1
+        self.on_list()
         await self.may_answer.wait()
         if self.down:
             raise ToolFault(FaultKind.NETWORK, "connection refused")
@@ -87,6 +90,7 @@ class Here:
         place: str = "here",
         ask_after_s: float = 0.0,
         connect_timeout_s: float = 60,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         (folder / "state").mkdir(exist_ok=True)
         self.kept = ToolLists(str(folder / "state"), f"{source.name} {place}")
@@ -100,7 +104,7 @@ class Here:
             "Mcp.Invoke", True, timeout_s=60, connect_timeout_s=connect_timeout_s, ask_after_s=ask_after_s
         )
         self.remote = RemoteTools(
-            source, terms, self.kept, admits=lambda name: name.startswith(admits), report=self.tell
+            source, terms, self.kept, admits=lambda name: name.startswith(admits), report=self.tell, pause=pause
         )
         self.router.add_remote(self.remote)
 
@@ -419,8 +423,75 @@ async def test_a_known_source_is_asked_later_or_with_the_first_call(tmp_path: Pa
     assert (await second.router.execute(request("fs/read"))).status == "succeeded"
     await second.listed()
     assert (second.source.asked, second.of("listed")[0].tool_count) == (1, 2)
+    second.source.tools = (defined("fs/read"),)
     second.remote.begin()  # its source says that its tools have changed
     await second.listed(times=2)
+
+
+@pytest.mark.parametrize("down", [False, True])
+async def test_a_source_that_reports_a_change_with_each_list_is_listed_with_growing_pauses(
+    tmp_path: Path, *, down: bool
+) -> None:
+    pauses: list[float] = []
+    paused, ended = asyncio.Event(), asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 8:
+            paused.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+    source = Listing(defined("fs/read"))
+    source.down = down
+    here = Here(tmp_path, source, pause=pause)
+    source.on_list = here.remote.begin
+    async with asyncio.timeout(10):
+        assert list(await here.router.fix({})) == ([] if down else ["mcp:fs"])
+        await paused.wait()
+        await here.router.aclose()
+    assert (pauses, ended.is_set()) == ([0.5, 1, 2, 4, 8, 16, 30, 30], True)
+    assert [one.kind for one in here.told] == ["unavailable" if down else "listed"]
+    here.remote.begin()  # its last message comes after the end
+    assert source.asked == 8
+    assert here.remote._asking is not None
+    assert here.remote._asking.done()
+
+
+async def test_a_task_waits_for_the_first_list_only(tmp_path: Path, opened: list[Here]) -> None:
+    source = Listing(defined("fs/read"))
+    here = Here(tmp_path, source)
+    opened.append(here)
+
+    def hang() -> None:
+        if source.asked == 1:
+            here.remote.begin()
+        else:
+            source.may_answer.clear()
+
+    source.on_list = hang
+    async with asyncio.timeout(10):
+        assert list(await here.router.fix({})) == ["mcp:fs"]
+    assert not here.of("unavailable")
+
+
+async def test_a_list_is_reported_if_it_differs_from_the_last(tmp_path: Path, opened: list[Here]) -> None:
+    source = Listing(defined("fs/read"))
+    lists = iter([(defined("fs/read"),), (defined("fs/read", "other"),), (defined("fs/read", "other"),), ()])
+    here = Here(tmp_path, source, pause=lambda _: asyncio.sleep(0))
+    opened.append(here)
+
+    def change() -> None:
+        source.tools = next(lists)
+        if source.tools:
+            here.remote.begin()
+
+    source.on_list = change
+    await here.listed(3)
+    assert [one.tool_count for one in here.of("listed")] == [1, 1, 0]
+    assert source.asked == 4
 
 
 async def test_a_tool_named_like_a_built_in_is_the_servers(tmp_path: Path, opened: list[Here]) -> None:

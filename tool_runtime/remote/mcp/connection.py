@@ -13,6 +13,7 @@ import logging
 import re
 import ssl
 from contextlib import asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -20,7 +21,7 @@ import httpx2
 import mcp_types as types
 import orjson
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
@@ -60,7 +61,7 @@ _FAULTS: Final = (
 _MAX_MESSAGE_CHARS: Final = 500
 _GOODBYE_S: Final = 2.0
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"  # OpenSSL's message for an untrusted certificate
-_TERMINATED: Final = "Session terminated"
+_TERMINATED: Final = "Session terminated"  # the SDK's message for a 404 without a readable body
 _BAD_HEADERS: Final = "its x-mcp-header is not one that a call can carry"
 
 
@@ -82,6 +83,8 @@ class ServerConnection:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._under_way = 0
+        self._idle = asyncio.Event()
+        self._is_unknown = False
         self._questions = ServerQuestions(f"mcp:{config.name}")
 
     async def open(self) -> None:
@@ -110,7 +113,7 @@ class ServerConnection:
     @property
     def is_open(self) -> bool:
         """True if a request may be sent on it, as far as known."""
-        ended = self._process is not None and self._process.has_ended
+        ended = self._stop.is_set() or (self._process is not None and self._process.has_ended)
         return self._client is not None and self._task is not None and not self._task.done() and not ended
 
     async def tools(self) -> tuple[list[Any], dict[str, str]]:
@@ -209,6 +212,10 @@ class ServerConnection:
                 listening = asyncio.ensure_future(self._listen(self._client))
                 try:
                     await self._stop.wait()
+                    if self._is_unknown:  # the other requests get this answer, too
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(_GOODBYE_S / 2):
+                                await self._idle.wait()
                 finally:
                     listening.cancel()
                     await asyncio.wait([listening])
@@ -256,6 +263,7 @@ class ServerConnection:
             raise NotSent if is_call else ToolFault(FaultKind.NETWORK, self._why())
         self._refusals.clear()
         self._under_way += 1
+        self._idle.clear()
         try:
             result = await send()
             answer = answer_in(result.meta) or {"result": None}
@@ -273,12 +281,15 @@ class ServerConnection:
             raise ToolFault(FaultKind.SYSTEM, _line(failure)) from failure
         finally:
             self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
 
     async def _fault(self, error: MCPError, *, is_call: bool) -> Exception:
         if error.code == types.HEADER_MISMATCH and is_call:
             return _HeadersDiffer()
         if error.code == types.INVALID_REQUEST and error.message == _TERMINATED:
-            self._stop.set()  # the server does not know the session, so it did nothing
+            self._is_unknown = True  # the server does not know the session, so it did nothing
+            self._stop.set()
             return NotSent() if is_call else ToolFault(FaultKind.NETWORK, "the server has ended the session")
         if error.code == types.CONNECTION_CLOSED:
             return await self._cut_off(error, is_call=is_call)
@@ -385,6 +396,7 @@ def http_client(
         timeout=httpx2.Timeout(connect_s, read=None),  # calls have time-outs of their own
         trust_env=False,
         headers={"accept-encoding": "identity"},
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one might not be valid in a request
     )
 
 
@@ -419,6 +431,8 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if response.status_code >= 400:
             self._refusals.take(response.status_code, response.reason_phrase)
+        if response.status_code == 404 and MCP_SESSION_ID in request.headers:  # an unknown session, whatever its body
+            response.headers.pop("content-type", None)  # so that the SDK does not read it, but says _TERMINATED
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
             raise ServerAnswerTooLarge("the server sent a compressed answer, which was not requested")

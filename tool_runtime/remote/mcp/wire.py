@@ -50,8 +50,10 @@ _MAX_LEVELS: Final = json_text.MAX_DEPTH // 2
 _MAX_STARTS: Final = 8
 _MAX_REPAIRED_BYTES: Final = 1024 * 1024  # of a message that is read in Python's own time, while nothing else runs
 _MAX_NOISE_CHARS: Final = 500
-_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)|[\[{\]}]', re.DOTALL)
 _START: Final = re.compile(r'(?:\[\s*)?\{\s*"(?:jsonrpc|id|method|params|result|error)"\s*:')
+_FIRST_LINE: Final = re.compile(rb"\s*(?:[\[{][\s\[{]*\Z|" + _START.pattern.encode() + rb")")
+"""Of a message over several lines: brackets only, or the first fields."""
 _ID: Final = re.compile(rb'"id"\s*:\s*("?)([0-9]{1,18})\1')
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "result", "error"})
 
@@ -61,7 +63,9 @@ class Incoming:
 
     def __init__(self) -> None:
         self._waiting: dict[Id, str] = {}
-        self._unfinished = b""
+        self._unfinished = bytearray()
+        self._levels = 0
+        self._in_text = False
         self.noise = ""
 
     def note_sent(self, message: bytes) -> Id | None:
@@ -91,12 +95,29 @@ class Incoming:
         lines, unless its first line already has the id and the result."""
         if not raw.strip():
             return []
-        if self._unfinished and not (raw.lstrip()[:1] in (b"{", b"[") and any(map(_is_message, _values(raw)))):
-            raw = self._unfinished + raw
-        elif not self._waiting or raw.lstrip()[:1] not in (b"{", b"[") or self._unreadable_key(raw) is not None:
-            return self.messages(raw)
-        self._unfinished = raw if _is_unfinished(raw) and len(raw) <= _MAX_REPAIRED_BYTES else b""
-        return [] if self._unfinished else self.messages(raw)
+        if self._unfinished and any(map(self._is_expected, _values(raw))):
+            self._unfinished.clear()
+        if not self._unfinished:
+            if not self._waiting or not _FIRST_LINE.match(raw) or self._unreadable_key(raw) is not None:
+                return self.messages(raw)
+            self._levels, self._in_text = 0, False
+        self._unfinished += raw
+        if len(self._unfinished) <= _MAX_REPAIRED_BYTES and self._is_open_after(raw):
+            return []
+        whole = bytes(self._unfinished)
+        self._unfinished.clear()
+        return self.messages(whole)
+
+    def _is_expected(self, value: Any) -> bool:
+        """True for a whole message, as opposed to a part of one that looks alike."""
+        return _is_message(value) and ("jsonrpc" in value or _key(value.get("id")) in self._waiting)
+
+    def _is_open_after(self, raw: bytes) -> bool:
+        """True if brackets are open after this line. A text may continue from the line before."""
+        for found in _TOKEN.finditer(b'"' + raw if self._in_text else raw):
+            self._levels += (found[0] in (b"[", b"{")) - (found[0] in (b"]", b"}"))
+            self._in_text = found[0].startswith(b'"') and found[1] is None
+        return self._levels > 0
 
     def body(self, raw: bytes, to: Id, content_type: str) -> dict[str, Any]:
         """Return the answer in the body of an HTTP answer to the request `to`."""
@@ -186,7 +207,8 @@ def _error(error: Any) -> dict[str, Any]:
         rest = fields.get("data") if message is None else message
         rest = "the server gives no reason" if rest in (None, "", {}) else rest
         message = rest if isinstance(rest, str) else orjson.dumps(rest).decode()
-    mended = {"code": int(code) if isinstance(code, int | float) else 0, "message": message}
+    number = code if isinstance(code, int | float) and abs(code) < 1 << 53 else 0  # JSON writers take no more
+    mended = {"code": int(number), "message": message}
     return {**mended, "data": fields["data"]} if "data" in fields else mended
 
 
@@ -285,11 +307,6 @@ def _make_writable(value: Any) -> Any:
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return float(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
-
-
-def _is_unfinished(raw: bytes) -> bool:
-    brackets = [found[0] for found in _TOKEN.finditer(raw)]
-    return sum((one in (b"[", b"{")) - (one in (b"]", b"}")) for one in brackets) > 0
 
 
 def _drop_depths(raw: bytes) -> bytes:
