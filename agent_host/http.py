@@ -20,6 +20,8 @@ from config.lean_typing import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from http.cookiejar import Cookie, CookieJar
+    from urllib.request import Request
 
     import httpx as httpx
     from tenacity import RetryCallState
@@ -54,6 +56,18 @@ def displayable_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     return scheme + separator + place.rpartition("@")[2] + slash + path.rstrip("/")
+
+
+def sendable_cookies() -> CookieJar:
+    """Return an empty jar. Cookies route a client to one of several servers; it leaves out those that a header cannot
+    have."""
+    from http.cookiejar import CookieJar, DefaultCookiePolicy  # imported late, as httpx is
+
+    class Sendable(DefaultCookiePolicy):
+        def set_ok(self, cookie: Cookie, request: Request) -> bool:
+            return f"{cookie.name}={cookie.value}".isascii() and super().set_ok(cookie, request)
+
+    return CookieJar(Sendable())
 
 
 def redirect_target(status: int, headers: Mapping[str, str]) -> str | None:

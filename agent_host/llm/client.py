@@ -219,7 +219,7 @@ class LlmClient:
         details = errors.read(await _read_bounded(answer))
         target = http.redirect_target(answer.status, answer.headers)
         if target is not None:
-            redirects = f"it redirects to {target[:_MAX_SHOWN // 2]}, which is not followed"
+            redirects = f"it redirects to {target[: _MAX_SHOWN // 2]}, which is not followed"
             details = details._replace(message=f"{redirects}: if that is the gateway, give its URL")
         kind = kind_of_answer(answer.status, details)
         return self._refusal(kind, f"HTTP {answer.status}", details._replace(status=answer.status), answer.headers)
@@ -490,20 +490,12 @@ class _Direct:
     def _take_cookies(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Send the gateway's cookies with the next requests: some gateways use them to route a client to the same
         server."""
-        self._cookies = self._cookies or http.httpx.Cookies()
+        self._cookies = self._cookies or http.httpx.Cookies(http.sendable_cookies())
         request = http.httpx.Request("POST", f"{self._place.scheme}://{self._place.named}{self._place.target}")
         self._cookies.extract_cookies(http.httpx.Response(200, headers=list(headers), request=request))
-        _drop_unsendable(self._cookies)
         self._cookies.set_cookie_header(request)
         brought = {"cookie": request.headers["cookie"]} if "cookie" in request.headers else {}
         self._raw = _encode({**self._headers, **brought})
-
-
-def _drop_unsendable(cookies: Cookies) -> None:
-    """Remove cookies that are not ASCII: a header cannot have them."""
-    for one in list(cookies.jar):
-        if not f"{one.name}={one.value}".isascii():
-            cookies.jar.clear(one.domain, one.path, one.name)
 
 
 class _ByProxy:
@@ -514,7 +506,8 @@ class _ByProxy:
         limits = http.httpx.Timeout(timeouts.read_s, connect=timeouts.connect_s)
         try:
             self._url = http.httpx.URL(url)
-            self._client = http.httpx.AsyncClient(headers=headers, timeout=limits, verify=tls)
+            cookies = http.sendable_cookies()
+            self._client = http.httpx.AsyncClient(headers=headers, cookies=cookies, timeout=limits, verify=tls)
         except (http.httpx.InvalidURL, ImportError, ValueError) as error:
             raise UsageError(f"--gateway {displayable_url(url)!r} by the proxy of the environment: {error}") from error
 
@@ -522,7 +515,6 @@ class _ByProxy:
         request = self._client.build_request("POST", self._url, content=body, headers={"content-length": str(length)})
         with _translate_errors():
             answer = await self._client.send(request, stream=True)
-        _drop_unsendable(self._client.cookies)
         return GatewayAnswer(answer.status_code, answer.headers, _read(answer), answer.aclose)
 
     async def aclose(self) -> None:

@@ -28,6 +28,7 @@ from agent_host.http import (
     first_line,
     is_loopback,
     retry_after_s,
+    sendable_cookies,
     strip_html,
     usable_in_header,
 )
@@ -176,8 +177,6 @@ class ServiceClient:
             return self._http
 
     def _make(self) -> http.httpx.AsyncClient:
-        from http.cookiejar import CookieJar, DefaultCookiePolicy  # imported late, as httpx is
-
         headers = {
             "content-type": "application/json",
             "accept": "application/json",
@@ -188,7 +187,7 @@ class ServiceClient:
             headers["authorization"] = f"Bearer {self._token}"
         return http.httpx.AsyncClient(
             headers=headers,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one might not be valid in a request
+            cookies=sendable_cookies(),
             timeout=self._timeout_s,
             verify=(self._tls or TlsContext(self._base_url)).get(),
             follow_redirects=False,

@@ -76,13 +76,11 @@ async def test_an_empty_answer_is_none() -> None:
         assert await made.post("/x", b"{}") is None
 
 
-async def test_cookies_are_not_kept() -> None:
-    """One with a character beyond ASCII would be in no request."""
-    headers = {"set-cookie": "route=a1; Path=/"}
-    async with answering(200, b"{}", headers=headers) as server, client(server.url) as made:
+async def test_cookies_of_a_service_come_back_to_it() -> None:
+    async with answering(200, b"{}", headers={"set-cookie": "route=a1; Path=/"}) as server, client(server.url) as made:
         for _ in range(2):
             assert await made.post("/x", b"{}") == {}
-    assert ["cookie" in request.headers for request in server.requests] == [False, False]
+    assert [request.headers.get("cookie") for request in server.requests] == [None, "route=a1"]
 
 
 async def test_requests_at_once_share_one_client() -> None:

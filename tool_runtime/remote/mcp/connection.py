@@ -13,7 +13,6 @@ import logging
 import re
 import ssl
 from contextlib import asynccontextmanager, suppress
-from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -29,6 +28,7 @@ from mcp_types import jsonrpc_message_adapter
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from agent_host.http import sendable_cookies
 from agent_host.version import __version__
 from tool_runtime.processes.background import ProgramLineTooLong, ServerProcess
 from tool_runtime.processes.command import ServerParams
@@ -396,7 +396,7 @@ def http_client(
         timeout=httpx2.Timeout(connect_s, read=None),  # calls have time-outs of their own
         trust_env=False,
         headers={"accept-encoding": "identity"},
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # one might not be valid in a request
+        cookies=sendable_cookies(),
     )
 
 
