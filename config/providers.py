@@ -174,7 +174,7 @@ def choose_provider(
     settings: Settings, environ: Mapping[str, str], started_with: str | None = None, *, finds: bool = True
 ) -> LlmProvider | None:
     """Choose the provider of a run: the one that `--provider` or `llm.provider` names, else `started_with`, with which
-    a resumed session started, else `providers.default`, else, with `finds`, the first whose key is in the environment.
+    a resumed session started, else, with `finds`, `providers.default` or the first whose key is in the environment.
     None if a gateway that was named takes precedence, or if there is none. Raises NoSuchProvider."""
     gateway = settings.chosen.get("llm.gateway") if settings.llm.gateway else None
     named = settings.chosen.get("llm.provider") if settings.llm.provider else None
@@ -185,10 +185,12 @@ def choose_provider(
         name, why = settings.llm.provider, "--provider" if named is ValueSource.OPTION else "llm.provider"
     elif started_with is not None:
         name, why = started_with, "the session started with it"
+    elif not finds:
+        return None
     elif isinstance(default, str):
         name, why = default, "providers.default"
     else:
-        found = found_in(environ) if finds else ()
+        found = found_in(environ)
         if not found:
             return None
         name, why = found[0], f"${KNOWN[found[0]].key_env}"

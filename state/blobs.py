@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from state import SessionPaths
     from state.disk import Disk, StartJob
 
-# Instead of a blob's name: there was content, but it was not stored.
+# Instead of a blob's name: there was content, but it was not stored. In the first version of a file that a call is
+# about to change, "@" and the state of the file follow (`unavailable_at`), because the call may fail.
 UNAVAILABLE = "unavailable"
 # The same for content that a command changed, and of which no copy exists.
 OVERWRITTEN = "overwritten"
@@ -72,9 +73,24 @@ def add_mode(mode: str, version: str) -> str:
 
 def mode_and_blob(version: str) -> tuple[str | None, str]:
     """Split a version into mode and name, the inverse of `add_mode`; the mode is None if it is not recorded, because
-    nothing has changed it."""
+    nothing has changed it. The state of `unavailable_at` is left out."""
     mode, _, blob = version.rpartition(":")
-    return mode or None, blob
+    return mode or None, blob.partition("@")[0]
+
+
+def unavailable_at(path: str) -> str:
+    """Return UNAVAILABLE for the file at `path` with its present state (size, times, inode), if it can be examined."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return UNAVAILABLE
+    return f"{UNAVAILABLE}@{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}.{found.st_ino}"
+
+
+def is_untouched(before: str, after: str | None) -> bool:
+    """True if both are versions of a file that was not stored, in the same state."""
+    state = before.rpartition(":")[2]
+    return "@" in state and after is not None and after.rpartition(":")[2] == state
 
 
 def git_mode(mode: int) -> str:

@@ -34,7 +34,8 @@ Answerer = Literal["client", "command", "chat", "acp", "view"]
 CallStatus = Literal["succeeded", "failed", "denied"]
 
 FirstVersions = Mapping[str, str | None]
-"""Blobs of files' contents before they were first written, by path; None for a file that did not exist."""
+"""Blobs of files' contents before they were first written, by path; None for a file that did not exist. `state.blobs`
+has the forms of a version."""
 
 
 def name_in_files(attribute: str) -> str:
@@ -53,7 +54,7 @@ class Target(TypedDict):
 class Intent(TypedDict):
     """The intended effect of a call on one file: its path and the SHA-256 before and after. None means no file,
     "unavailable" an unknown hash. `kept` names the blob of the previous content, without secrets, which would undo the
-    call; "unavailable" if it is not stored. `target`: the file is moved there."""
+    call; `unavailable_at` of `state.blobs` if it is not stored. `target`: the file is moved there."""
 
     path: str
     before: str | None

@@ -245,6 +245,7 @@ _OPTIONS = Record(
     {"flags": MapOf(_SETTING), "workspace": TEXT},
     {
         "temporary": TEXT,
+        "gateway": TEXT,
         "started": Record(
             {},
             {

@@ -199,12 +199,14 @@ class CommandLine:
 
     def resume_command(self, session_id: str) -> str:
         """The command that resumes the session. It contains the workspace if that differs from the recorded one, and
-        the approvals that were given in advance, because they are not recorded."""
+        what is not recorded: the approvals that were given in advance, and a gateway whose URL had a user or password,
+        without these."""
         import shlex  # only an unfinished session is resumed
 
         source = self.source
         options = "" if is_default_state_dir(source.state_dir) else f" --state-dir {shlex.quote(source.state_dir)}"
         options += "" if source.moved is None else f" --workspace {shlex.quote(source.moved)}"
+        options += "" if source.unrecorded_gateway is None else f" --gateway {shlex.quote(source.unrecorded_gateway)}"
         options += "".join(f" --approve {shlex.quote(name)}" for name in source.approvals)
         options += " --approve-all" if self._options.approve_all else ""
         return f"agent-host resume {session_id}{options}"

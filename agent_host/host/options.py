@@ -14,7 +14,7 @@ from agent_host.host.environment import built_in, families_of, skill_index, this
 from agent_host.ids import MACHINE, REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
 from agent_host.session.opening import ResolvedOptions as ResolvedOptions
-from agent_host.session.opening import read_options
+from agent_host.session.opening import read_options, unrecorded_gateway
 from agent_host.session.start import own_files, places_of
 from config.lean_typing import NamedTuple
 from config.load import ConfigError, load, read_regular_file
@@ -190,6 +190,8 @@ class LayeredOptions:
         self._replays = frozenset(options.approvals) - frozenset(self.approvals)
         self.moved: str | None = None
         """The workspace of a resumed session if it differs from the recorded one."""
+        self.unrecorded_gateway = unrecorded_gateway(self._flags)
+        """A gateway that has to be named again, without the user and password because of which it is not recorded."""
         chosen = None if options.state_dir is None else os.fspath(options.state_dir)
         self.state_dir = state_dir_from(chosen, names.state_dir)
 
@@ -227,7 +229,15 @@ class LayeredOptions:
             started=recorded.get("started", {}),
         )
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
+        self.unrecorded_gateway = self.unrecorded_gateway or recorded.get("gateway")
+        if recorded.get("started") and not resolved.settings.llm.gateway:
+            self._refuse_unnamed_gateway(session_id, recorded.get("gateway"))
         return resolved._replace(ended_too=ended_too)
+
+    def _refuse_unnamed_gateway(self, session_id: str, recorded: str | None) -> None:
+        lost = "its gateway" if recorded is None else f"its gateway's URL, {recorded}, had a user or password, which"
+        again = f"give {self._names.option_of['llm.gateway']} again, or set LLM_GATEWAY_ENDPOINT"
+        raise UsageError(f"session {session_id}: {lost} is not recorded: {again}")
 
     def choose_sandbox(self, level: str) -> None:
         """Have the sessions that follow hold commands at this level, as if the client had named it."""
@@ -343,8 +353,8 @@ def settings_from(
 
 def with_provider(settings: Settings, started: Mapping[str, Any] = MappingProxyType({})) -> Settings:
     """The settings under the provider that they and the environment choose, unchanged if they choose none. A session
-    that `started` with a provider continues with it and its model, and one that started with a gateway does not
-    continue at a provider that is only found. Raises UsageError."""
+    that `started` with a provider continues with it and its model, and one that started with a gateway continues
+    only at a gateway or provider that is named. Raises UsageError."""
     if settings.llm.gateway and not settings.llm.provider:
         return settings
     from config import providers  # for the runs that name no gateway

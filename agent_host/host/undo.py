@@ -68,7 +68,7 @@ class _Step:
     step_id: str
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)  # tool and subject
     changes: dict[str, _Change] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)
+    others: dict[str, str] = field(default_factory=dict)  # by callId, calls whose effects are not on record
 
 
 class _NotRestored(Exception):
@@ -95,7 +95,7 @@ def undo_last_step(state_dir: str, session_id: str, workspace: str, skip: Collec
             left.append(f"{shown} stays as it is: {problem}")
         except OSError as error:
             left.append(f"{shown} stays as it is: {error.strerror}")
-    left += [f"not taken back: what {one} did besides" for one in step.others]
+    left += [f"not taken back: what {one} did besides" for one in step.others.values()]
     head = f"took back {count_noun(len(done), 'file')} of the last step that changed some"
     note = "" if not done else "The person undid files of an earlier step: " + "; ".join(done) + ". " + "; ".join(left)
     return UndoResult([one_line(line, 2000) for line in (head, *done, *left)], one_line(note, 8000), step.step_id)
@@ -159,8 +159,11 @@ def _steps(paths: SessionPaths) -> Iterator[_Step]:
                 yield step
             step = _begin(fields, message)
         elif step is not None and kind == "call_started" and fields.get("intent"):
+            step.others.pop(fields["callId"], None)  # an approved call has its intent only here
             _add_intent(step, fields["intent"])
         elif step is not None and kind == "call_finished":
+            if fields.get("status") == "denied":  # it did nothing
+                step.others.pop(fields["callId"], None)
             for path, version in fields.get("changed", {}).items():
                 if path not in step.changes:
                     at = datetime.fromisoformat(message["timestamp"]).timestamp()
@@ -179,7 +182,7 @@ def _begin(fields: Mapping[str, Any], message: Mapping[str, Any]) -> _Step:
         if row.get("intent"):
             _add_intent(step, row["intent"])
         elif row.get("sideEffects"):
-            step.others.append(one_line(" ".join(step.calls.get(row["callId"], ("a call", ""))), 200))
+            step.others[row["callId"]] = one_line(" ".join(step.calls.get(row["callId"], ("a call", ""))), 200)
     return step
 
 

@@ -18,7 +18,7 @@ from policy import CapabilityName
 from policy.bundle import common_limits, scope_of_call
 from policy.facts import CommandFacts, OutputFacts, PathFacts, UrlFacts
 from policy.rules.canonical import exact_call
-from state.blobs import LINK, PLAIN_FILE, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex
+from state.blobs import LINK, PLAIN_FILE, UNAVAILABLE, add_mode, git_mode, mode_and_blob, sha256_hex, unavailable_at
 from state.records import CallStarted, FileEffect
 
 if TYPE_CHECKING:
@@ -301,6 +301,8 @@ def _found(
     if not (is_first or versions.all):
         return before, data, None
     kept = versions.keep(facts, data) if isinstance(data, bytes) else data
+    if kept == UNAVAILABLE:
+        kept = unavailable_at(path)
     mode = mode_and_blob(before or "")[0] or mode
     if kept is not None and mode is not None:
         kept = add_mode(mode, kept)

@@ -181,10 +181,11 @@ def _describe_damage(error: Damaged) -> str:
 def read_options(
     state_dir: str, session_id: str, *, snapshot_limit_bytes: int, ended_too: bool = False
 ) -> dict[str, Any]:
-    """Read the options that the session was started with: `flags`, `workspace`, `temporary`, `started`. The limit comes
-    from the user's configuration, because the session's own settings are in the record that is about to be read. With
-    `ended_too` an ended session is read too. Raises SessionNotFound, CheckpointUnreadable (then the files were moved
-    aside, if nothing in them was intact); changes nothing else on disk."""
+    """Read the options that the session was started with: `flags`, `workspace`, `temporary`, `started`; `gateway` is
+    the URL that `flags` lack because it had a user or password, without these. The limit comes from the user's
+    configuration, because the session's own settings are in the record that is about to be read. With `ended_too` an
+    ended session is read too. Raises SessionNotFound, CheckpointUnreadable (then the files were moved aside, if nothing
+    in them was intact); changes nothing else on disk."""
     store = FileCheckpointStore(state_dir, snapshot_limit_bytes=snapshot_limit_bytes)
     with state_errors_translated():
         try:
@@ -267,11 +268,13 @@ def create_store(
 ) -> FileSession:
     """Create the store of the session that `grant` allows. Approvals on the command line are not kept: they apply to
     this process only. Raises SessionHeld, UsageError, CheckpointUnreadable."""
+    gateway = unrecorded_gateway(resolved.flags)
     options = {
         "flags": _flags_to_keep(resolved.flags),
         "workspace": resolved.workspace,
         "temporary": beginning.temporary,
         "started": dict(beginning.started),
+        **({} if gateway is None else {"gateway": gateway}),
     }
     identity = SessionIdentity(grant.session_id, grant.workspace_id, new.tenant_id, new.user_id, options)
     environment, bundle = beginning.environment, beginning.bundle
@@ -331,10 +334,16 @@ def _flags_to_keep(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the flags that a resume takes over. Headers, and a gateway URL with a password, are secrets and are not
     kept."""
     kept = {key: value for key, value in flags.items() if key not in _OF_ONE_PROCESS}
-    url = kept.get("llm.gateway", "")
-    if "@" in url and not url.startswith(MOCK_PREFIX) and displayable_url(url) != url.rstrip("/"):
+    if unrecorded_gateway(flags) is not None:
         del kept["llm.gateway"]
     return kept
+
+
+def unrecorded_gateway(flags: Mapping[str, Any]) -> str | None:
+    """Return the gateway's URL in `flags` without its user and password if it has any; it is not recorded with them."""
+    url = flags.get("llm.gateway", "")
+    shown = displayable_url(url)
+    return None if "@" not in url or url.startswith(MOCK_PREFIX) or shown == url.rstrip("/") else shown
 
 
 # A project's instructions for agents: AGENTS.md, or CLAUDE.md if there is no AGENTS.md, from the repository's root down

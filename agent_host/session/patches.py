@@ -23,7 +23,16 @@ from agent_host.session.tasks import ON_DISK, spans
 from agent_host.text_diff import compare, count_replaced, find_renames
 from agent_host.workspace_changes import find_repository
 from policy.redaction import PLACEHOLDER
-from state.blobs import LINK, NOT_KEPT, OVERWRITTEN, PLAIN_FILE, git_mode, mode_and_blob
+from state.blobs import (
+    LINK,
+    NOT_KEPT,
+    OVERWRITTEN,
+    PLAIN_FILE,
+    git_mode,
+    is_untouched,
+    mode_and_blob,
+    unavailable_at,
+)
 from state.disk import LOCAL_DISK
 
 if TYPE_CHECKING:
@@ -274,6 +283,8 @@ def _patches(source: _Source, found: Mapping[str, Span]) -> Iterator[FilePatch]:
 def _file_patch(source: _Source, path: str, span: Span) -> FilePatch | None:
     old_mode, old = (None, None) if span.before is None else mode_and_blob(span.before)
     if span.before == span.after and old not in NOT_KEPT:
+        return None
+    if span.before and is_untouched(span.before, unavailable_at(path) if span.after == ON_DISK else span.after):
         return None
     is_missing = source.is_missing(path, span.after)
     if is_missing and span.before is None:

@@ -17,7 +17,7 @@ from agent_host.states import SessionStatus, TaskPhase
 from agent_host.thread.messages import decode
 from config.lean_typing import NamedTuple
 from config.shapes import OBJECT, TEXT, ListOf, Nullable, Record, integer, number, one_of
-from state.blobs import NOT_KEPT, mode_and_blob
+from state.blobs import NOT_KEPT, is_untouched, mode_and_blob, unavailable_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -262,13 +262,15 @@ def _tool_counts(task: Task) -> dict[str, dict[str, int]]:
 def files_changed(ctx: LoopContext) -> list[str]:
     """Return the absolute paths, sorted, of files that calls of the last task wrote or deleted, or that commands were
     seen to change, and that differ from their content before. A file that is too large to compare, or whose first
-    version was not kept, is assumed to differ."""
+    version was not kept, is assumed to differ unless it is recorded with the state that it still has."""
     from agent_host.loop.prepare import hash_on_disk, mode_at  # imported with the end of the first task
 
     found = []
     for path, version in ctx.task.baselines.items():
         if version is None:
             is_changed = os.path.lexists(path)
+        elif is_untouched(version, unavailable_at(path)):
+            is_changed = False
         else:
             mode, blob = mode_and_blob(version)
             now = mode_and_blob(hash_on_disk(path, ctx.scrubber.data) or "")[1]

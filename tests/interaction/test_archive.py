@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from agent_host.host.undo import undo_last_step
 from state.blobs import sha256_hex
 from state.journal import parse
 from tests.support.process import call, eventually, gateway, say, shell, use
@@ -147,3 +148,19 @@ def test_a_killed_session_that_is_resumed_leaves_all_of_it(host: Host) -> None:
     journals = sorted((host.records("mine") / "archive").glob("*.journal"))
     found = [one for path in journals for one in parse(path.read_bytes()).records]
     assert sorted({one.seq for one in found}) == list(range(1, found[-1].seq + 1))
+
+
+@pytest.mark.parametrize(
+    ("approve", "left"),
+    [(("--approve-all",), ["not taken back: what RunCommand true did besides"]), (("--approve", "DeleteFile"), [])],
+    ids=["the command ran", "the command was denied"],
+)
+def test_an_undo_names_only_what_is_not_taken_back(approve: tuple[str, ...], left: list[str], host: Host) -> None:
+    (host.workspace / "f").write_text("first")
+    policy = host.policy(grants={"File.Delete": {"requiresApproval": True}, "Shell.Exec": {"requiresApproval": True}})
+    with gateway(use(call("DeleteFile", path="f"), shell("true")), say("Done.")) as model:
+        host.task(model.url, "--session-id", "mine", *approve, policy=policy)
+    assert not (host.workspace / "f").exists()
+    undone = undo_last_step(str(host.state), "mine", str(host.workspace))
+    assert undone.lines[1:] == ["f: as it was before", *left]
+    assert (host.workspace / "f").read_text() == "first"

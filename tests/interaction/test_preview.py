@@ -104,3 +104,22 @@ def test_a_task_shows_what_it_found_and_left(host: Host) -> None:
     previews = left_by_the_dead(host).values()
     told = [[patch.diff.partition("\n@@")[2].partition("\n")[2] for patch in found] for found in previews]
     assert told == [["-0\n+1\n", "+1\n"], ["-1\n+3\n", "+2\n"], ["-0\n+3\n", "+1\n", "+2\n"]]
+
+
+def test_a_large_file_that_failed_calls_left_alone_has_not_changed(host: Host) -> None:
+    alone, written = host.workspace / "alone", host.workspace / "written"
+    for path in (alone, written):
+        path.write_bytes(b"line\n" * 3_500_000)
+    failing = (
+        call("EditFile", path=str(alone), edits=[{"oldText": "nowhere", "newText": "x"}]),
+        call("EditFile", path=str(alone), edits=[]),
+        call("WriteFile", path=str(alone), content="x", overwrite=False),
+        call("WriteFile", path=str(alone), content="x", expectedSha256="0" * 64),
+    )
+    with gateway(use(*failing), write(host, "written", "x"), use(HANG), say("Done.")) as model:
+        killed_while_hanging(host, host.start_task(model.url, "--session-id", "s"))
+        assert [answer.is_error for answer in model.results(1)] == [True] * 4
+        changed = {key: [patch.file_path for patch in patches] for key, patches in left_by_the_dead(host).items()}
+        assert list(changed.values()) == [[str(written)]] * 2
+        outcome = host.resume("s")
+    assert outcome.result["filesChanged"] == [str(written)]

@@ -452,6 +452,31 @@ def test_a_session_of_a_gateway_goes_on_with_a_provider_and_back(host: Host) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("way", ["--gateway", "LLM_GATEWAY_ENDPOINT"])
+def test_a_session_of_a_gateway_that_is_not_on_record_goes_to_no_other_one(host: Host, way: str) -> None:
+    trouble = {"status": 500}
+    with model_server(trouble, trouble, say("Plain.")) as plain, model_server(say("Work.")) as work:
+        url = plain.url.replace("//", "//me:pass-7c31@")
+        named, env = (("--gateway", url), {}) if way == "--gateway" else ((), {way: url})
+        configure(host, f'[providers]\ndefault = "work"\n{entry("work", work, key_env="WORK_KEY", **ANTHROPIC)}')
+        keys = {"WORK_KEY": KEY}
+        paused = run(host, *named, "--session-id", "s", env=keys | env)
+        shown = f" --gateway {plain.url}" if named else ""
+        assert (paused.code, paused.lines[-1]) == (3, f"agent-host: resume with: agent-host resume s{shown}")
+        refused = host.run("resume", "s", env=keys)
+        assert refused.code == 2
+        assert "not recorded: give --gateway again" in refused.error
+        assert (plain.url in refused.error) == bool(named)
+        as_printed = host.run("resume", "s", *shown.split(), env=keys | env)
+        assert (as_printed.code, as_printed.lines[-1]) == (3, paused.lines[-1])
+        resumed = host.run("resume", "s", *named, env=keys | env)
+        assert (resumed.code, resumed.text, work.asked) == (0, "Plain.\n", []), resumed.stderr
+    for outcome in (paused, refused, as_printed, resumed):
+        assert "pass-7c31" not in outcome.stderr + outcome.text
+    assert_not_kept(host, ["pass-7c31"])
+
+
+@pytest.mark.slow
 def test_a_gateway_of_the_environment_takes_the_place_of_a_provider_in_a_resume(host: Host) -> None:
     with model_server({"status": 500}, {"status": 500}) as server, model_server() as plain:
         configure(host, entry("work", server, key_env="WORK_KEY", **ANTHROPIC))

@@ -11,7 +11,7 @@ from agent_host.judging.facts import path_facts
 from agent_host.loop import prepare
 from agent_host.loop.prepare import PlannedContent, Versions, capture_intent, hash_on_disk
 from policy.facts import UrlFacts
-from state.blobs import UNAVAILABLE, sha256_hex
+from state.blobs import UNAVAILABLE, sha256_hex, unavailable_at
 from tests.support.tools import TOOLS
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def test_of_a_file_too_large_to_keep_that_is_said(case: Case, monkeypatch: pytes
     intent, baselines = case.write("new")
     assert intent is not None
     assert (intent["before"], intent["after"]) == (UNAVAILABLE, sha256_hex(b"new"))
-    assert list(baselines.values()) == [UNAVAILABLE]
+    assert baselines == {os.path.realpath(case.file): unavailable_at(str(case.file))}
 
 
 def test_calls_that_change_no_file_have_none(case: Case) -> None:

@@ -123,7 +123,9 @@ def test_headers_of_the_gateway_are_not_kept(tmp_path: Path) -> None:
 def test_a_url_with_a_password_is_not_kept(tmp_path: Path, url: str, *, is_kept: bool) -> None:
     flags: dict[str, Any] = {"llm.gateway": url}
     store = created(tmp_path, **flags)
-    assert store.state.identity.options["flags"] == ({"llm.gateway": url} if is_kept else {})
+    options = store.state.identity.options
+    assert options["flags"] == ({"llm.gateway": url} if is_kept else {})
+    assert options.get("gateway") == (None if is_kept else "http://gateway.test/")
     store.close()
 
 

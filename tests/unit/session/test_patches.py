@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent_host.session.patches import SessionChanges, render_text
 from agent_host.session.tasks import FirstVersions
 from agent_host.text_diff import find_renames
-from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, add_mode, sha256_hex
+from state.blobs import PLAIN_FILE, PROGRAM, UNAVAILABLE, add_mode, sha256_hex, unavailable_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +138,27 @@ def test_each_file_is_in_one_rename(gone: dict[str, bytes], new: dict[str, bytes
 def test_nothing_changed_is_an_empty_patch(project: Project) -> None:
     project.before("same.txt", b"same\n")
     assert project.patch() == ""
+
+
+def test_a_file_that_was_not_stored_is_as_it_was_only_in_the_same_state(project: Project) -> None:
+    for name in ("alone", "replaced", "by-hand", "gone"):
+        path = project.root / name
+        path.write_text("one\n")
+        project.baselines[str(path)] = unavailable_at(str(path))
+    (project.root / "new").write_text("one\n")
+    (project.root / "new").replace(project.root / "replaced")
+    (project.root / "by-hand").write_text("two, three\n")
+    (project.root / "gone").unlink()
+    assert project.patch().splitlines() == [
+        "# by-hand: changed; its first version was not kept",
+        "# gone: deleted; its first version was not kept",
+        "# replaced: changed; its first version was not kept",
+    ]
+    alone = str(project.root / "alone")
+    tasks = tuple((name, {alone: version}) for name, version in (("a", project.baselines[alone]), ("b", UNAVAILABLE)))
+    known = SessionChanges(FirstVersions(project.baselines, tasks), project.kept.get, str(project.root))
+    assert [patch.file_path for patch in known.preview("a")] == [alone]
+    assert SessionChanges(FirstVersions({}, (tasks[0], ("b", tasks[0][1]))), project.kept.get, "/").preview("a") == []
 
 
 def test_what_cannot_be_shown_is_said(project: Project) -> None:
