@@ -72,7 +72,7 @@ class _OneLineParser(argparse.ArgumentParser):
             return False
         before = words[: words.index(word)]
         known = self._option_string_actions
-        if "--" in before or any(known[one].nargs == argparse.REMAINDER for one in before if one in known):
+        if "--" in before:
             return False
         if self._subparsers is not None and any(not one.startswith("-") for one in before):
             return False
@@ -111,7 +111,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     with 2 on a usage error."""
     # A parser costs a good part of a millisecond: if the command comes first, only its parser is made.
     arguments = arguments or _without_arguments()
-    return make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS).parse_args(arguments)
+    parser = make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS)
+    if "completion" not in arguments[:1] or "--words" not in arguments:
+        return parser.parse_args(arguments)
+    at = arguments.index("--words") + 1  # another command line follows, and argparse gives no `--` to an option
+    found = parser.parse_args(arguments[:at])
+    found.words = list(arguments[at:])
+    return found
 
 
 def _without_arguments() -> Sequence[str]:
@@ -556,7 +562,7 @@ _ALL: Final = (
              ("completion bash > ~/.local/share/bash-completion/completions/agent-host",
               "completion fish > ~/.config/fish/completions/agent-host.fish"), (
         _value("shell", "SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),
-        _value("--words", None, argparse.SUPPRESS, nargs=argparse.REMAINDER),
+        _value("--words", None, argparse.SUPPRESS, nargs="*"),
     )),
 )  # fmt: skip
 COMMANDS: Final = {command.name: command for command in _ALL}

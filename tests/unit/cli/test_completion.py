@@ -59,6 +59,13 @@ def test_what_is_offered(line: str, offered: list[str]) -> None:
     assert completions(line.split(" ")) == offered
 
 
+@each_row("words", [["run", "--"], ["run", "--policy", "ci", "--"], ["run", "--", "--"], ["--", "--"]])
+def test_two_dashes_are_a_word_like_any_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash", "--words", *words]) == 0
+    assert capsys.readouterr().out.split() == completions(words)
+    assert "--policy" in completions(["run", "--"])
+
+
 def test_a_broken_configuration_offers_nothing_and_fails_nowhere(tmp_path: Path) -> None:
     (tmp_path / "agent-host").mkdir()
     (tmp_path / "agent-host" / "config.toml").write_text("[nonsense]\n")
