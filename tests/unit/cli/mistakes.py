@@ -370,6 +370,24 @@ _add(
 _add("env no gateway", "run x", "--gateway", "LLM_GATEWAY_ENDPOINT")
 _add("env key empty", "run x", "--gateway", env={"ANTHROPIC_API_KEY": " "})
 _add("env provider without key", "run x --provider openai", "OPENAI_API_KEY")
+NO_URL = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "127.0.0.1:1"}
+for line, code in (("run x", 2), ("init --provider openai", 2), ("doctor", 1)):
+    _add(
+        f"env url of a provider, {line}",
+        line,
+        "OPENAI_BASE_URL '127.0.0.1:1': give an http:// or https:// URL",
+        lacks=("--gateway", "mock:"),
+        env=NO_URL,
+        code=code,
+    )
+_add("env gateway of doctor", "doctor", "LLM_GATEWAY_ENDPOINT 'x'", env={"LLM_GATEWAY_ENDPOINT": "x"}, code=1)
+_add(
+    "url of an entry",
+    "run x",
+    "provider work 'http://x:99999'",
+    lacks=("--gateway",),
+    config="[providers]\ndefault = 'work'\n[providers.work]\nbase_url = 'http://x:99999'\nkey_env = 'WORK_KEY'",
+)
 
 # Bundles
 
