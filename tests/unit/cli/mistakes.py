@@ -859,6 +859,12 @@ _add(
     "gateway.example.com",
     "http://",
 )
+_add(
+    "init without a key",
+    "init --provider anthropic",
+    "error: provider anthropic: set ANTHROPIC_API_KEY to its key\n",
+    lacks=("asking", "agent-host init"),
+)
 _add("init gateway", "init --gateway gateway.example.com --yes", "--gateway", "gateway.example.com", "http://")
 _add("doctor gateway", "doctor --gateway ftp://x", "--gateway", "ftp://x", "http://", code=1)
 
