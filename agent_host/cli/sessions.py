@@ -53,15 +53,21 @@ def sessions(namespace: argparse.Namespace) -> int:
     found = stored_sessions(state_dir).all(search=namespace.search)
     limit = _ROWS if namespace.limit is None and namespace.output == "text" else namespace.limit
     shown = found[: limit or None]
-    answer_in(namespace.output, [one.to_wire() for one in shown], _lines(shown, len(found), state_dir))
+    lines = _lines(shown, len(found)) if shown else [_no_rows(state_dir, namespace.search)]
+    answer_in(namespace.output, [one.to_wire() for one in shown], lines)
     return exit_codes.COMPLETED
 
 
-def _lines(shown: list[StoredSession], count: int, state_dir: str) -> Iterator[str]:
+def _no_rows(state_dir: str, search: str) -> str:
+    count = len(stored_sessions(state_dir).all()) if search else 0
+    if count == 0:
+        return f"no sessions under {state_dir}\n"
+    return f"none of {count_noun(count, 'session')} has {search!r} in it\n"
+
+
+def _lines(shown: list[StoredSession], count: int) -> Iterator[str]:
     now = datetime.now(UTC)
     yield from (_line(one, now) for one in shown)
-    if not shown:
-        yield f"no sessions under {state_dir}\n"
     if count > len(shown):
         yield f"[… {count - len(shown)} more; --limit 0 shows all]\n"
 

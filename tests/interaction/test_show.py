@@ -111,6 +111,9 @@ def test_the_list_can_be_searched(host: Host) -> None:
     ]
     (row,) = json.loads(host.run("sessions", "--search", "page", "--output", "json").stdout)
     assert row["totalTokens"] > 0
+    assert host.run("sessions", "--search", "qq").text == "none of 2 sessions has 'qq' in it\n"
+    empty = ("--state-dir", host.root / "empty")
+    assert host.run("sessions", "--search", "qq", *empty).text == f"no sessions under {host.root / 'empty'}\n"
 
 
 def test_a_client_lists_sessions_before_it_has_one(servers: Servers) -> None:
