@@ -433,7 +433,7 @@ _ALL: Final = (
     )),
     _Command("sessions", "sessions:sessions", "list sessions, remove one, or prune them",
              ("sessions --search parser", "sessions --prune --max-age 30d --dry-run"), (
-        _value("verb", "rm", "remove the session ID; else list them", nargs="?", choices=("rm",)),
+        _value("verb", "VERB", "rm ID removes one; list, or no verb, lists them", nargs="?", choices=("rm", "list")),
         _value("session_id", "ID", "the whole id", nargs="?"),
         _text_or_json("the list"),
         _value("--search", "TEXT", "only those with TEXT in title, prompt, workspace or id", default=""),

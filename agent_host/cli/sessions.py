@@ -41,7 +41,9 @@ _PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")
 
 def sessions(namespace: argparse.Namespace) -> int:
     """`agent-host sessions`, newest first; `sessions rm ID` removes one."""
-    if namespace.verb is not None:
+    if namespace.verb == "list" and namespace.session_id is not None:
+        raise UsageError(f"sessions list takes no id: agent-host show {namespace.session_id} shows a session")
+    if namespace.verb == "rm":
         if namespace.session_id is None:
             raise UsageError("sessions rm needs the whole id of a session: sessions rm ID")
         remove_session(state_dir_of(namespace), namespace.session_id, resumable=bool(namespace.resumable))

@@ -106,7 +106,8 @@ def test_a_session_is_removed_by_its_whole_id(host: Host) -> None:
         (("rm",), 2, "whole id"),
         (("rm", "ove"), 2, "there is no session ove"),
         (("rm", "open"), 2, "--resumable"),
-        (("mr", "over"), 2, "choose rm"),
+        (("mr", "over"), 2, "choose rm or list"),
+        (("list", "over"), 2, "agent-host show over"),
     ):
         outcome = host.run("sessions", *arguments)
         assert (outcome.code, said in outcome.error) == (code, True), outcome
