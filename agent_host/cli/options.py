@@ -249,7 +249,7 @@ def _defaults(**values: Any) -> AddOption:
 _STATE_DIR = _value(
     "--state-dir", "DIR", "where sessions are kept ($AGENT_HOST_STATE_DIR, else the user's data directory)"
 )
-_SESSION = _value("session_id", "SESSION_ID", None)
+_SESSION = _value("session_id", "SESSION_ID", "an id, the start of one, or `latest`")
 
 
 def _setting(key: str, metavar: str, about: str, **extra: Any) -> tuple[str, AddOption]:
@@ -434,7 +434,7 @@ _ALL: Final = (
     _Command("sessions", "sessions:sessions", "list sessions, remove one, or prune them",
              ("sessions --search parser", "sessions --prune --max-age 30d --dry-run"), (
         _value("verb", "VERB", "rm ID removes one; list, or no verb, lists them", nargs="?", choices=("rm", "list")),
-        _value("session_id", "ID", "the whole id", nargs="?"),
+        _value("session_id", "ID", "of rm: an id, or the start of a generated one (sess_…)", nargs="?"),
         _text_or_json("the list"),
         _value("--search", "TEXT", "only those with TEXT in title, prompt, workspace or id", default=""),
         _value("--limit", "N", "the newest N rows, 0 for all (20; all as JSON)", type=_count),
@@ -466,7 +466,7 @@ _ALL: Final = (
     )),
     _Command("show", "sessions:show", "what a session did: calls, decisions, output, approvals, marks",
              ("show latest", "show sess_1f2e --html session.html"), (
-        _value("session_id", "SESSION_ID", "an id, the start of one, or `latest`"),
+        _SESSION,
         _value("--step", "N", "one step, whole", type=_count),
         _text_or_json("what is shown"),
         _value("--html", "FILE", "write one page for a browser to FILE (extra `report`)"),
@@ -566,5 +566,3 @@ _ALL: Final = (
     )),
 )  # fmt: skip
 COMMANDS: Final = {command.name: command for command in _ALL}
-COMMANDS_WITH_SESSION: Final = ("resume", "show", "replay", "rejudge")
-"""Commands whose first argument is the id of a session."""

@@ -44,11 +44,7 @@ def sessions(namespace: argparse.Namespace) -> int:
     if namespace.verb == "list" and namespace.session_id is not None:
         raise UsageError(f"sessions list takes no id: agent-host show {namespace.session_id} shows a session")
     if namespace.verb == "rm":
-        if namespace.session_id is None:
-            raise UsageError("sessions rm needs the whole id of a session: sessions rm ID")
-        remove_session(state_dir_of(namespace), namespace.session_id, resumable=bool(namespace.resumable))
-        answer(f"removed {namespace.session_id}\n")
-        return exit_codes.COMPLETED
+        return _remove(namespace)
     if namespace.prune or any(getattr(namespace, name) is not None for name in _PRUNE_OPTIONS):
         return prune(namespace)
     state_dir = state_dir_of(namespace)
@@ -57,6 +53,23 @@ def sessions(namespace: argparse.Namespace) -> int:
     shown = found[: limit or None]
     lines = _lines(shown, len(found)) if shown else [_no_rows(state_dir, namespace.search)]
     answer_in(namespace.output, [one.to_wire() for one in shown], lines)
+    return exit_codes.COMPLETED
+
+
+_GENERATED = "sess_"
+
+
+def _remove(namespace: argparse.Namespace) -> int:
+    session_id, state_dir = namespace.session_id, state_dir_of(namespace)
+    if session_id is None:
+        raise UsageError("sessions rm needs the id of a session: sessions rm ID")
+    if session_id.startswith(_GENERATED):  # the user's own ids have no fixed length: removing a-1 must not remove a-12
+        session_id = session_id_of(state_dir, session_id)
+    try:
+        remove_session(state_dir, session_id, resumable=bool(namespace.resumable))
+    except SessionNotFound as error:
+        raise SessionNotFound(f"{error}: give the whole id, or the start of a generated one ({_GENERATED}…)") from error
+    answer(f"removed {session_id}\n")
     return exit_codes.COMPLETED
 
 
