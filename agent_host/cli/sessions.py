@@ -19,7 +19,7 @@ from agent_host.cli.shared import answer_in, sandbox_in_words, state_dir_of
 from agent_host.clients.markdown import session_markdown
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.errors import AgentHostError, SessionNotFound, UsageError
-from agent_host.host.options import snapshot_limit, state_option
+from agent_host.host.options import anchor, snapshot_limit, state_option
 from agent_host.host.records import MARK_WORDS, UNREADABLE, remove_session, session_id_of, stored_sessions
 from agent_host.rpc import questions
 from config import json_text
@@ -440,7 +440,7 @@ def report(namespace: argparse.Namespace) -> int:
             raise SessionNotFound(f"there is no session {missing} under {state_dir}; `agent-host sessions` lists all")
         rows = [found[one] for one in wanted]
     view = import_view()
-    folder = f"{os.path.splitext(os.path.abspath(namespace.html))[0]}-sessions" if namespace.with_sessions else None
+    folder = f"{os.path.splitext(anchor(namespace.html))[0]}-sessions" if namespace.with_sessions else None
     failed = 0 if folder is None else _write_sessions(state_dir, rows, folder)
     name = None if folder is None else os.path.basename(folder)
     written = write_page(namespace.html, lambda: view.sessions_page(rows, state_dir=state_dir, folder=name))
