@@ -55,6 +55,7 @@ class _OneLineParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse.ArgumentParser; unknown arguments are an error of this command, not of the program."""
         words = [] if args is None else list(args)
+        self._has_p = words[:1] == ["-p"]  # a prompt follows it in other programs
         unknown = [word for word in words if self._is_unknown_option(word, words)]
         if unknown:
             names = [word.partition("=")[0] for word in unknown]
@@ -83,7 +84,9 @@ class _OneLineParser(argparse.ArgumentParser):
             return
         names = [str(name) for name in action.choices]
         if isinstance(action.choices, dict):  # of commands
-            self.error(f"unknown {str(action.metavar).lower()} {value}{_near(str(value), names)}")
+            is_prompt = action.metavar == "COMMAND" and (" " in value or self._has_p)
+            hint = "; for a task: agent-host run PROMPT" if is_prompt else _near(str(value), names)
+            self.error(f"unknown {str(action.metavar).lower()} {value}{hint}")
         *most, last = names
         listed = f"{', '.join(most)} or {last}" if most else last
         raise argparse.ArgumentError(action, f"choose {listed}, not {value}{_near(str(value), names)}")
@@ -111,6 +114,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     with 2 on a usage error."""
     # A parser costs a good part of a millisecond: if the command comes first, only its parser is made.
     arguments = arguments or _without_arguments()
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     parser = make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS)
     if "completion" not in arguments[:1] or "--words" not in arguments:
         return parser.parse_args(arguments)

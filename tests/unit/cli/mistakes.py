@@ -76,6 +76,18 @@ for word, known in (
         f"{word} x",
         f"error: unknown command {word}; did you mean {known}? (see `agent-host --help`)",
     )
+for line, word in (("'fix the test'", "fix the test"), ("-p hi", "hi"), ("-p 'fix it'", "fix it")):
+    _add(
+        f"prompt without a command: {line}",
+        line,
+        f"error: unknown command {word}; for a task: agent-host run PROMPT (see `agent-host --help`)",
+    )
+_add("command x", "x", "error: unknown command x (see", lacks=("PROMPT",))
+_add("verb of two words", "policy 'check it'", "unknown verb check it", lacks=("PROMPT",))
+_add("help", "help", "usage: agent-host [options] COMMAND", code=0)
+_add("help of a command", "help run", "usage: agent-host run [options] PROMPT", code=0)
+_add("help of a verb", "help policy check", "usage: agent-host policy check", code=0)
+_add("help of nothing", "help rnu", "error: unknown command rnu; did you mean run?")
 _add("command policy chekc", "policy chekc x", "unknown verb chekc; did you mean check?", "agent-host policy --help")
 _add("option of another command", "sessions --polciy ci", "unknown option --polciy", "agent-host sessions --help")
 _add("option without value", "run x --policy", "--policy", "agent-host run --help")
