@@ -150,7 +150,8 @@ def provider_called(name: str, settings: Settings, environ: Mapping[str, str], w
     own: dict[str, Any] = entry if isinstance(entry, dict) else {}
     known = known or KnownProvider(own["base_url"], "auto")
     has_other_key = "key_keyring" in own or has_key_header(own.get("headers", {}))
-    elsewhere = own.get("base_url") or environ.get(known.url_env, "").strip()
+    in_environment = "" if "base_url" in own else environ.get(known.url_env, "").strip()
+    elsewhere = own.get("base_url") or in_environment
     return LlmProvider(
         name,
         elsewhere or known.base_url,
@@ -162,6 +163,7 @@ def provider_called(name: str, settings: Settings, environ: Mapping[str, str], w
         own.get("headers", {}),
         own.get("context_tokens"),
         why,
+        url_env=known.url_env if in_environment else "",
     )
 
 

@@ -34,7 +34,7 @@ class LlmProvider(NamedTuple):
     """The provider of a run. The key is in the variable `key_env`, or in the system's keyring as `key_keyring`, or
     there is none. If `model` is "" the provider is asked for one; `names_model` is True if an entry of the
     configuration names it. `why` is the reason for choosing this provider, in a few words; `by_option` is True if an
-    option of this run named it."""
+    option of this run named it. `url_env` is the variable that has `base_url`, if one has."""
 
     name: str
     base_url: str
@@ -47,6 +47,7 @@ class LlmProvider(NamedTuple):
     context_tokens: int | None = None
     why: str = ""
     by_option: bool = False
+    url_env: str = ""
 
     def has_chosen_model(self, settings: Settings) -> bool:
         """True if the user has chosen a model for this provider. If an option named the provider, the model of the
@@ -58,6 +59,11 @@ class LlmProvider(NamedTuple):
     def has_key(self) -> bool:
         """True if requests should contain a key that the configuration names."""
         return bool(self.key_env or self.key_keyring)
+
+    @property
+    def url_name(self) -> str:
+        """Name of the variable or provider that defines `base_url`, for messages."""
+        return self.url_env or f"provider {self.name}"
 
 
 class ValueSource(Enum):

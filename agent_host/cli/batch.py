@@ -23,7 +23,7 @@ from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY, hide_key, hide_secrets
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.options import model_facts
+from agent_host.host.options import anchor, model_facts
 from agent_host.host.records import stored_sessions
 from agent_host.ids import MACHINE
 from config.policies import names_file
@@ -55,11 +55,11 @@ def batch(namespace: argparse.Namespace) -> int:
     for name in dict.fromkeys(task.policy for task in tasks if task.policy):
         flags = {**settings_of_options(namespace), "host.policy": name}
         try:
-            policy_to_try(flags, workspace=os.getcwd(), state_dir=line.source.state_dir)
+            policy_to_try(flags, workspace=anchor(os.curdir), state_dir=line.source.state_dir)
         except PolicyBundleInvalid as error:
             raise UsageError(f"policy {name}: {error}") from error
     _check_prices(tasks, namespace, settings, line.source.state_dir)
-    out = os.path.abspath(namespace.out or f"{namespace.file}.out")
+    out = anchor(namespace.out or f"{namespace.file}.out")
     jobs = namespace.jobs or _jobs_of_this_machine()
     hide_secrets()
     hide_key(settings)
@@ -201,7 +201,7 @@ def _write_page(ledger: Ledger, state_dir: str) -> None:
 def _launch(namespace: argparse.Namespace, line: CommandLine, settings: Settings) -> BatchLaunch:
     state_dir = line.source.state_dir
     return BatchLaunch(
-        os.getcwd(),
+        anchor(os.curdir),
         state_dir,
         (*setting_options(namespace, _OF_ALL), "--state-dir", state_dir, *approval_options(namespace)),
         (*setting_options(namespace, _OF_MODEL), *([] if namespace.schema is None else ["--schema", namespace.schema])),
@@ -222,7 +222,8 @@ def _check_prices(
         return
     usual = settings.llm.model
     if not usual:
-        bundle = policy_to_try(settings_of_options(namespace), workspace=os.getcwd(), state_dir=state_dir).bundle
+        flags, workspace = settings_of_options(namespace), anchor(os.curdir)
+        bundle = policy_to_try(flags, workspace=workspace, state_dir=state_dir).bundle
         usual = bundle.llm_policy.allowed_models[0]
     facts = model_facts().table
     for name in dict.fromkeys(task.model or usual for task in limited):

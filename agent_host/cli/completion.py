@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from agent_host.cli import answer
-from agent_host.cli.options import COMMANDS, COMMANDS_WITH_SESSION, make_parser
+from agent_host.cli.options import COMMANDS, make_parser
 from agent_host.errors import AgentHostError
 from agent_host.host.options import OPTION_OF, settings_from, state_dir_from
 from config.policies import BUILT_IN
@@ -57,7 +57,7 @@ def completion(namespace: argparse.Namespace) -> int:
 def completions(words: Sequence[str]) -> list[str]:
     """Return the completions of the last of `words` (those after the program's name); none if any file may follow."""
     *before, start = words
-    parser, name, values = make_parser(COMMANDS), "", 0
+    parser, values = make_parser(COMMANDS), 0
     pending: argparse.Action | None = None
     for word in before:
         commands = _commands_of(parser)
@@ -67,7 +67,7 @@ def completions(words: Sequence[str]) -> list[str]:
             action = _options_of(parser).get(word)
             pending = action if action is not None and action.nargs != 0 else None
         elif word in commands:
-            parser, name, values = commands[word], word, 0
+            parser, values = commands[word], 0
         else:
             values += 1
     option, equals, rest = start.partition("=")
@@ -80,7 +80,7 @@ def completions(words: Sequence[str]) -> list[str]:
     elif _commands_of(parser):
         found = _commands_of(parser)
     else:
-        found = _operands_of(parser, name, values)
+        found = _operands_of(parser, values)
     return sorted(one for one in found if one.startswith(start))
 
 
@@ -108,18 +108,18 @@ def _values_of(action: argparse.Action) -> Iterable[str]:
     return SETTINGS[key].choices if key in SETTINGS else ()
 
 
-def _operands_of(parser: argparse.ArgumentParser, name: str, place: int) -> Iterable[str]:
+def _operands_of(parser: argparse.ArgumentParser, place: int) -> Iterable[str]:
     """Words for this position among a command's arguments: sessions, or a few names."""
     actions = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001  as above
     if actions and actions[-1].dest == "sessions":
-        return _sessions()
+        return [*_sessions(), "latest"]
     if place >= len(actions):
         return ()
     choices = actions[place].choices
     if choices is not None:
         return map(str, choices)
-    if place == 0 and name in COMMANDS_WITH_SESSION and actions[0].dest == "session_id":
-        return _sessions()
+    if actions[place].dest == "session_id":
+        return _sessions() if place else [*_sessions(), "latest"]  # `sessions rm` takes no `latest`
     if actions[place].dest == "approval_id":
         from agent_host.rpc.questions import open_questions
 
@@ -137,4 +137,4 @@ def _sessions() -> list[str]:
             by_age = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
     except (OSError, AgentHostError):
         return []
-    return [*(entry.name for entry in by_age[:_SESSIONS_SHOWN]), "latest"]
+    return [entry.name for entry in by_age[:_SESSIONS_SHOWN]]

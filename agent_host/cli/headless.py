@@ -28,7 +28,7 @@ from agent_host.errors import (
 from agent_host.host.opening import get_ready
 from agent_host.host.records import Unfinished, session_id_of, session_under, stored_sessions, weaker_sandbox
 from config.policies import BUILT_IN
-from state import InvalidSessionId, check_session_id
+from state import InvalidSessionId, SessionPaths, check_session_id
 
 if TYPE_CHECKING:
     import argparse
@@ -159,6 +159,11 @@ def _continue_session(line: CommandLine, session_id: str, prompt: str | None = N
         if not os.path.isdir(line.source.state_dir):
             raise
         raise CheckpointWriteFailed(f"{error}; resume with: {line.resume_command(session_id)}") from error
+    except SessionNotFound as error:
+        if prompt is not None or not os.path.lexists(SessionPaths(line.source.state_dir, session_id).result):
+            raise
+        command = line.resume_command(f'{session_id} "PROMPT"')
+        raise SessionNotFound(f"{error}; for another task in it: {command}") from error
     except ServiceError as error:
         notice(
             f"error: the session stays resumable: {error}; {_hint(error)}; "

@@ -19,6 +19,7 @@ from agent_host.errors import UsageError
 from agent_host.host import first_provider
 from agent_host.host.backends import KEYRING_SERVICE
 from agent_host.host.machine_checks import authorize, machine_checks
+from agent_host.llm.known_dialects import check_url
 from config.providers import KNOWN
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def init(namespace: argparse.Namespace) -> int:
         plan = _ask_for_plan(namespace) if asks else _only_plan(namespace)
     name, variable = plan.provider.name, plan.provider.key_env
     typed = None
-    if asks and variable and not os.environ.get(variable, "").strip():
+    if variable and not os.environ.get(variable, "").strip():
+        if not asks:
+            raise UsageError(f"provider {name}: set {variable} to its key")
         typed = _ask_for_key(name, variable)
         os.environ[variable] = typed.key  # for the test; it is stored after that
     notice(f"asking {name} at {plan.shown_url} for one call of a tool")
@@ -98,7 +101,7 @@ def _ask_for_plan(namespace: argparse.Namespace) -> Plan:
     rows = [*(f"{one.name:12} {one.found}" for one in found), *(f"{name:12} with a key" for name in others), _BY_URL]
     at = _choose("Which provider?", rows)
     if at == len(rows) - 1:
-        url = _read("Its URL: ")
+        url = _ask_for_url()
         return first_provider.plan(
             None,
             url,
@@ -110,6 +113,17 @@ def _ask_for_plan(namespace: argparse.Namespace) -> Plan:
     if not model and len(models) > 1:
         model = models[_choose("Which model?", models)]
     return first_provider.plan(name, model=model, key_env=namespace.key_env)
+
+
+def _ask_for_url() -> str:
+    while True:
+        url = _read("Its URL: ")
+        try:
+            check_url(url, "the URL", may_be_script=False)
+        except UsageError as error:
+            put(sys.stderr, f"{escape(str(error))}\n")
+        else:
+            return url
 
 
 def _ask_for_key(name: str, variable: str) -> _TypedKey:

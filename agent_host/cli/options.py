@@ -55,6 +55,7 @@ class _OneLineParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """See argparse.ArgumentParser; unknown arguments are an error of this command, not of the program."""
         words = [] if args is None else list(args)
+        self._has_p = words[:1] == ["-p"]  # a prompt follows it in other programs
         unknown = [word for word in words if self._is_unknown_option(word, words)]
         if unknown:
             names = [word.partition("=")[0] for word in unknown]
@@ -72,7 +73,7 @@ class _OneLineParser(argparse.ArgumentParser):
             return False
         before = words[: words.index(word)]
         known = self._option_string_actions
-        if "--" in before or any(known[one].nargs == argparse.REMAINDER for one in before if one in known):
+        if "--" in before:
             return False
         if self._subparsers is not None and any(not one.startswith("-") for one in before):
             return False
@@ -83,7 +84,9 @@ class _OneLineParser(argparse.ArgumentParser):
             return
         names = [str(name) for name in action.choices]
         if isinstance(action.choices, dict):  # of commands
-            self.error(f"unknown {str(action.metavar).lower()} {value}{_near(str(value), names)}")
+            is_prompt = action.metavar == "COMMAND" and (" " in value or self._has_p)
+            hint = "; for a task: agent-host run PROMPT" if is_prompt else _near(str(value), names)
+            self.error(f"unknown {str(action.metavar).lower()} {value}{hint}")
         *most, last = names
         listed = f"{', '.join(most)} or {last}" if most else last
         raise argparse.ArgumentError(action, f"choose {listed}, not {value}{_near(str(value), names)}")
@@ -111,7 +114,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     with 2 on a usage error."""
     # A parser costs a good part of a millisecond: if the command comes first, only its parser is made.
     arguments = arguments or _without_arguments()
-    return make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS).parse_args(arguments)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    parser = make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS)
+    if "completion" not in arguments[:1] or "--words" not in arguments:
+        return parser.parse_args(arguments)
+    at = arguments.index("--words") + 1  # another command line follows, and argparse gives no `--` to an option
+    found = parser.parse_args(arguments[:at])
+    found.words = list(arguments[at:])
+    return found
 
 
 def _without_arguments() -> Sequence[str]:
@@ -243,7 +254,7 @@ def _defaults(**values: Any) -> AddOption:
 _STATE_DIR = _value(
     "--state-dir", "DIR", "where sessions are kept ($AGENT_HOST_STATE_DIR, else the user's data directory)"
 )
-_SESSION = _value("session_id", "SESSION_ID", None)
+_SESSION = _value("session_id", "SESSION_ID", "an id, the start of one, or `latest`")
 
 
 def _setting(key: str, metavar: str, about: str, **extra: Any) -> tuple[str, AddOption]:
@@ -427,8 +438,8 @@ _ALL: Final = (
     )),
     _Command("sessions", "sessions:sessions", "list sessions, remove one, or prune them",
              ("sessions --search parser", "sessions --prune --max-age 30d --dry-run"), (
-        _value("verb", "rm", "remove the session ID; else list them", nargs="?", choices=("rm",)),
-        _value("session_id", "ID", "the whole id", nargs="?"),
+        _value("verb", "VERB", "rm ID removes one; list, or no verb, lists them", nargs="?", choices=("rm", "list")),
+        _value("session_id", "ID", "of rm: an id, or the start of a generated one (sess_…)", nargs="?"),
         _text_or_json("the list"),
         _value("--search", "TEXT", "only those with TEXT in title, prompt, workspace or id", default=""),
         _value("--limit", "N", "the newest N rows, 0 for all (20; all as JSON)", type=_count),
@@ -460,7 +471,7 @@ _ALL: Final = (
     )),
     _Command("show", "sessions:show", "what a session did: calls, decisions, output, approvals, marks",
              ("show latest", "show sess_1f2e --html session.html"), (
-        _value("session_id", "SESSION_ID", "an id, the start of one, or `latest`"),
+        _SESSION,
         _value("--step", "N", "one step, whole", type=_count),
         _text_or_json("what is shown"),
         _value("--html", "FILE", "write one page for a browser to FILE (extra `report`)"),
@@ -556,9 +567,7 @@ _ALL: Final = (
              ("completion bash > ~/.local/share/bash-completion/completions/agent-host",
               "completion fish > ~/.config/fish/completions/agent-host.fish"), (
         _value("shell", "SHELL", "bash, zsh or fish", choices=("bash", "zsh", "fish")),
-        _value("--words", None, argparse.SUPPRESS, nargs=argparse.REMAINDER),
+        _value("--words", None, argparse.SUPPRESS, nargs="*"),
     )),
 )  # fmt: skip
 COMMANDS: Final = {command.name: command for command in _ALL}
-COMMANDS_WITH_SESSION: Final = ("resume", "show", "replay", "rejudge")
-"""Commands whose first argument is the id of a session."""

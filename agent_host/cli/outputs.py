@@ -19,6 +19,7 @@ import orjson
 from agent_host.cli import GITHUB, answer, exit_codes, notice
 from agent_host.display_text import escape
 from agent_host.errors import AgentHostError, UsageError
+from agent_host.host.options import anchor
 from config import json_text
 from config.policies import names_file
 from config.settings import MOCK_PREFIX
@@ -39,7 +40,7 @@ class OutputFile:
 
     def __init__(self, option: str, path: str) -> None:
         self.option = option
-        self.path = os.path.abspath(path)
+        self.path = anchor(path)
         folder, self._name = os.path.split(self.path)
         self.real_path = os.path.join(os.path.realpath(folder), self._name)
         self._folder: int | None = None

@@ -19,7 +19,7 @@ from agent_host.clients.fork_server import default_starter
 from agent_host.errors import PolicyBundleInvalid, UsageError
 from agent_host.host.backends import NO_GATEWAY, Tokens, hide_key, hide_secrets
 from agent_host.host.dry_runs import policy_to_try
-from agent_host.host.options import model_facts, settings_from, with_provider
+from agent_host.host.options import anchor, model_facts, settings_from, with_provider
 from agent_host.host.records import own_sessions
 from agent_host.rpc.channels import StreamChannel
 from config.policies import BUILT_IN
@@ -74,7 +74,7 @@ def _launch(namespace: argparse.Namespace, settings: Settings) -> AgentLaunch:
     return AgentLaunch(
         options_again(namespace),
         dict(os.environ),  # includes tokens that must not be in the process table
-        os.getcwd(),
+        anchor(os.curdir),
         provider_problem,
         choices_of,
         lambda model: facts.table.of(model).limits.context_tokens,

@@ -19,6 +19,7 @@ from agent_host.cli.shared import answer_in, sandbox_in_words, settings_of_optio
 from agent_host.display_text import count_noun, escape, one_line
 from agent_host.errors import UsageError
 from agent_host.host.own_policy import NOT_ON_RECORD, rejudge_calls
+from agent_host.host.records import session_id_of
 from agent_host.host.replay import baseline_of, compare, cost_of, name_of, read_baseline, replay_session
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def replay(namespace: argparse.Namespace) -> int:
     gc.enable()
     flags = {"host.policy": namespace.policy} if namespace.policy is not None else {}
     state_dir = state_dir_of(namespace)
-    running = replay_session(flags, session_id=namespace.session_id, workspace=namespace.workspace, state_dir=state_dir)
+    session_id = session_id_of(state_dir, namespace.session_id)
+    running = replay_session(flags, session_id=session_id, workspace=namespace.workspace, state_dir=state_dir)
     done = asyncio.run(running)
     answer_in(namespace.output, _wire(done), _text(done), indented=False)
     return exit_codes.COMPLETED if done.difference is None else exit_codes.FAILED
@@ -90,11 +92,12 @@ def _text(done: Replayed) -> Iterator[str]:
 
 def rejudge(namespace: argparse.Namespace) -> int:
     """`policy rejudge`: the calls that would be decided differently, or with `--output json` all of them."""
+    state_dir = state_dir_of(namespace)
     rows = rejudge_calls(
         policy_only(namespace),
-        session_id=namespace.session_id,
+        session_id=session_id_of(state_dir, namespace.session_id),
         workspace=namespace.workspace,
-        state_dir=state_dir_of(namespace),
+        state_dir=state_dir,
     )
     answer_in(namespace.output, [row.to_wire() for row in rows], _lines(rows))
     return exit_codes.COMPLETED

@@ -117,7 +117,8 @@ def mock_gateway(namespace: argparse.Namespace) -> int:
     from agent_host.testing import gateway
 
     gc.enable()
-    host, port, failures, workspace = namespace.host, namespace.port, list[str](), os.path.realpath(namespace.workspace)
+    host, port, failures = namespace.host, namespace.port, list[str]()
+    workspace = anchor(namespace.workspace, os.path.realpath)
 
     def on_failure(text: str) -> None:
         failures.append(text)
@@ -177,12 +178,12 @@ def tool_service(namespace: argparse.Namespace) -> int:
     gc.enable()
     artifacts = namespace.artifacts or os.path.join(state_dir_of(namespace), "tool-service", "artifacts")
     options = ServiceOptions(
-        tenants=os.path.abspath(namespace.tenants),
+        tenants=anchor(namespace.tenants),
         host=namespace.host,
         port=namespace.port,
         workers=namespace.workers,
         drain_s=namespace.drain_s,
-        artifacts=os.path.abspath(artifacts),
+        artifacts=anchor(artifacts),
     )
     serve(options, _print_url)
     return exit_codes.COMPLETED

@@ -19,7 +19,7 @@ from agent_host.cli.shared import answer_in, sandbox_in_words, state_dir_of
 from agent_host.clients.markdown import session_markdown
 from agent_host.display_text import count_noun, escape, one_line, tokens_in_words
 from agent_host.errors import AgentHostError, SessionNotFound, UsageError
-from agent_host.host.options import snapshot_limit, state_option
+from agent_host.host.options import anchor, snapshot_limit, state_option
 from agent_host.host.records import MARK_WORDS, UNREADABLE, remove_session, session_id_of, stored_sessions
 from agent_host.rpc import questions
 from config import json_text
@@ -41,27 +41,48 @@ _PRUNE_OPTIONS = ("max_age", "max_count", "max_size", "resumable", "dry_run")
 
 def sessions(namespace: argparse.Namespace) -> int:
     """`agent-host sessions`, newest first; `sessions rm ID` removes one."""
-    if namespace.verb is not None:
-        if namespace.session_id is None:
-            raise UsageError("sessions rm needs the whole id of a session: sessions rm ID")
-        remove_session(state_dir_of(namespace), namespace.session_id, resumable=bool(namespace.resumable))
-        answer(f"removed {namespace.session_id}\n")
-        return exit_codes.COMPLETED
+    if namespace.verb == "list" and namespace.session_id is not None:
+        raise UsageError(f"sessions list takes no id: agent-host show {namespace.session_id} shows a session")
+    if namespace.verb == "rm":
+        return _remove(namespace)
     if namespace.prune or any(getattr(namespace, name) is not None for name in _PRUNE_OPTIONS):
         return prune(namespace)
     state_dir = state_dir_of(namespace)
     found = stored_sessions(state_dir).all(search=namespace.search)
     limit = _ROWS if namespace.limit is None and namespace.output == "text" else namespace.limit
     shown = found[: limit or None]
-    answer_in(namespace.output, [one.to_wire() for one in shown], _lines(shown, len(found), state_dir))
+    lines = _lines(shown, len(found)) if shown else [_no_rows(state_dir, namespace.search)]
+    answer_in(namespace.output, [one.to_wire() for one in shown], lines)
     return exit_codes.COMPLETED
 
 
-def _lines(shown: list[StoredSession], count: int, state_dir: str) -> Iterator[str]:
+_GENERATED = "sess_"
+
+
+def _remove(namespace: argparse.Namespace) -> int:
+    session_id, state_dir = namespace.session_id, state_dir_of(namespace)
+    if session_id is None:
+        raise UsageError("sessions rm needs the id of a session: sessions rm ID")
+    if session_id.startswith(_GENERATED):  # the user's own ids have no fixed length: removing a-1 must not remove a-12
+        session_id = session_id_of(state_dir, session_id)
+    try:
+        remove_session(state_dir, session_id, resumable=bool(namespace.resumable))
+    except SessionNotFound as error:
+        raise SessionNotFound(f"{error}: give the whole id, or the start of a generated one ({_GENERATED}…)") from error
+    answer(f"removed {session_id}\n")
+    return exit_codes.COMPLETED
+
+
+def _no_rows(state_dir: str, search: str) -> str:
+    count = len(stored_sessions(state_dir).all()) if search else 0
+    if count == 0:
+        return f"no sessions under {state_dir}\n"
+    return f"none of {count_noun(count, 'session')} has {search!r} in it\n"
+
+
+def _lines(shown: list[StoredSession], count: int) -> Iterator[str]:
     now = datetime.now(UTC)
     yield from (_line(one, now) for one in shown)
-    if not shown:
-        yield f"no sessions under {state_dir}\n"
     if count > len(shown):
         yield f"[… {count - len(shown)} more; --limit 0 shows all]\n"
 
@@ -419,7 +440,7 @@ def report(namespace: argparse.Namespace) -> int:
             raise SessionNotFound(f"there is no session {missing} under {state_dir}; `agent-host sessions` lists all")
         rows = [found[one] for one in wanted]
     view = import_view()
-    folder = f"{os.path.splitext(os.path.abspath(namespace.html))[0]}-sessions" if namespace.with_sessions else None
+    folder = f"{os.path.splitext(anchor(namespace.html))[0]}-sessions" if namespace.with_sessions else None
     failed = 0 if folder is None else _write_sessions(state_dir, rows, folder)
     name = None if folder is None else os.path.basename(folder)
     written = write_page(namespace.html, lambda: view.sessions_page(rows, state_dir=state_dir, folder=name))

@@ -124,7 +124,7 @@ def key_of(provider: LlmProvider) -> str | None:
     missing key, and for one that would be sent over a network unencrypted."""
     if not provider.has_key and not has_key_header(provider.headers):
         return None
-    host = dialects.check_url(provider.base_url).host
+    host = dialects.check_url(provider.base_url, provider.url_name, may_be_script=False).host
     if provider.base_url.lower().startswith("http://") and not is_loopback(host):
         raise UsageError(
             f"provider {provider.name}: {displayable_url(provider.base_url)} is plain http, over which a key is only "

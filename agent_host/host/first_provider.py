@@ -119,7 +119,7 @@ def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
     present = {} if url is not None else settings.providers.get(name, {})
     entry = {**present, **{key: value for key, value in {"base_url": url, **given}.items() if value is not None}}
     if url is not None:
-        dialects.check_url(url, "--gateway")
+        dialects.check_url(url, "--gateway", may_be_script=False)
     if given.get("key_env"):
         entry = {**_without_key(entry), "key_env": given["key_env"]}
     own = _users_settings(providers={**settings.providers, name: entry})
@@ -283,7 +283,7 @@ def try_gateway(settings: Settings, url: str, state_dir: str) -> tuple[bool, str
     """True if the gateway at `url` answers a request with the token and the model of a run, and a description. With
     `auto` its dialect is detected again, and kept in `state_dir`."""
     try:
-        host = dialects.check_url(url).host
+        host = dialects.check_url(url, dialects.gateway_name(settings), may_be_script=not settings.provider).host
         token = dialects.check_token(Tokens.read().under(settings).gateway)
         headers = dialects.check_headers(settings.llm.headers)
         dialect, found = dialects.dialect_of_settings(settings) or dialects.find_dialect(

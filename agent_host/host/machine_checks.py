@@ -23,7 +23,7 @@ from agent_host.host.backends import GATEWAY_PREFIX, NO_GATEWAY, Tokens, advice,
 from agent_host.host.dry_runs import first_request_tokens, policy_to_try
 from agent_host.host.first_provider import local_servers, model_of, try_gateway, try_tool_call
 from agent_host.host.mcp_servers import SessionServers, UnusedServer
-from agent_host.host.options import model_facts, settings_from, with_provider
+from agent_host.host.options import anchor, model_facts, settings_from, with_provider
 from agent_host.http import displayable_url, httpx, is_loopback, usable_in_header
 from agent_host.ids import MACHINE
 from agent_host.llm.deferred import KnownModels
@@ -78,7 +78,8 @@ class Check(NamedTuple):
 
 def machine_checks(flags: Mapping[str, Any], state_dir: str, *, deep: bool = False) -> tuple[Check, ...]:
     """Run every check, with `flags` over the user's configuration; `deep`: have the model call a tool as well. Raises
-    UsageError for a configuration that cannot be used."""
+    UsageError for a configuration that cannot be used, and for a current directory that was removed."""
+    anchor(os.curdir)
     settings = with_provider(settings_from(flags, workspace=None))
     settings, of_model = _model(flags, settings, state_dir)
     url = settings.llm.gateway
@@ -366,10 +367,8 @@ def check_servers(flags: Mapping[str, Any], settings: Settings, state_dir: str) 
 def authorize(flags: Mapping[str, Any], state_dir: str, name: str, notify: Callable[[str], None]) -> str:
     """Have the user authorize this program at a server of the configuration, in a browser; returns the outcome. Raises
     UsageError."""
-    settings = settings_from(flags, workspace=None)
-    found = list(
-        SessionServers(settings, None, environment.this_environment(os.getcwd()), state_dir, MACHINE.now()).servers()
-    )
+    settings, local = settings_from(flags, workspace=None), environment.this_environment(anchor(os.curdir))
+    found = list(SessionServers(settings, None, local, state_dir, MACHINE.now()).servers())
     server = next((one for one in found if one.name == name), None)
     if server is None or isinstance(server, UnusedServer):
         why = f"{name}: {server.why}" if server is not None else f"there is no server {name!r} in mcp.servers"

@@ -379,7 +379,7 @@ def read_record(state_dir: str, session_id: str) -> Recorded:
         messages = [*state.thread, *(call.result for call in calls if call.result is not None)]
         open_edits = {call.call_id: call.edited_arguments for call in calls if call.edited_arguments is not None}
         options = state.identity.options
-        workspace, started = str(options.get("workspace", os.getcwd())), options.get("started", {})
+        workspace, started = anchor(options.get("workspace", os.curdir)), options.get("started", {})
     asked, edited = _decisions(paths)
     # A process that was killed may not have written its last events.
     ran_with = {**_find_edits(messages, edited), **open_edits}

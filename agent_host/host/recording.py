@@ -116,7 +116,7 @@ class Recorder:
 def create_script(path: str, url: str) -> IO[bytes]:
     """A new script file, for the answers of the gateway at `url`. Raises UsageError for a file that is there, for a
     name that is not of JSON lines, and for a URL that is none."""
-    check_url(url, "--record")
+    check_url(url, "--record", may_be_script=False)
     if not path.endswith(".jsonl"):
         raise UsageError(f"--script {path}: a recorded script has JSON lines; its name ends in .jsonl")
     try:

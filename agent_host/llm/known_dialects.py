@@ -201,12 +201,14 @@ class GatewayAddress(NamedTuple):
         return (self.user or "").partition(":")[2] or None
 
 
-def check_url(url: str, named: str = "--gateway") -> GatewayAddress:
-    """Parse `url`, an http or https URL with a valid host. Raises UsageError, which calls it `named`."""
+def check_url(url: str, named: str = "--gateway", *, may_be_script: bool = True) -> GatewayAddress:
+    """Parse `url`, an http or https URL with a valid host. Raises UsageError, which calls it `named` and, if the
+    caller accepts a script as well (`may_be_script`), mentions mock:FILE."""
     found = _URL.fullmatch(url) if url.isprintable() and " " not in url else None
     if found is None or not 0 < int(found["port"] or 1) < 65536:
-        meant = f"; did you mean mock:{url}?" if os.path.isfile(url) else ""
-        raise UsageError(f"{named} {displayable_url(url)!r}: give an http:// or https:// URL, or mock:FILE{meant}")
+        script = ", or mock:FILE" if may_be_script else ""
+        script += f"; did you mean mock:{url}?" if may_be_script and os.path.isfile(url) else ""
+        raise UsageError(f"{named} {displayable_url(url)!r}: give an http:// or https:// URL{script}")
     try:
         host = _network_name(found["host"]).strip("[]").lower()
     except ValueError as error:
@@ -224,7 +226,7 @@ def check_url(url: str, named: str = "--gateway") -> GatewayAddress:
 def gateway_name(settings: Settings) -> str:
     """Return the name of the setting or provider that defines the gateway's URL, for messages."""
     provider = settings.provider
-    return settings.name_of("llm.gateway") if provider is None else f"provider {provider.name}"
+    return settings.name_of("llm.gateway") if provider is None else provider.url_name
 
 
 def is_by_proxy(scheme: str) -> bool:

@@ -255,7 +255,10 @@ def test_a_session_id_is_taken_while_it_can_be_resumed(host: Host) -> None:
 def test_a_finished_session_is_not_resumed(host: Host) -> None:
     with gateway(say("Done.")) as model:
         assert host.task(model.url, "--session-id", "mine").code == 0
-        refused(host.resume("mine"), "mine", "agent-host sessions")
+        refused(host.resume("mine"), "mine", 'for another task in it: agent-host resume mine "PROMPT"')
+        outcome = host.run("resume", "none")
+        refused(outcome, "there is no session none", "agent-host sessions")
+        assert "PROMPT" not in outcome.error
         refused(host.resume(), "no session to resume")
 
 

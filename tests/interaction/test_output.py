@@ -181,11 +181,27 @@ def test_an_index_that_is_a_pipe_costs_the_row(host: Host) -> None:
 
 
 @posix
-@pytest.mark.parametrize("options", [[], ["--workspace", "."], ["--policy", "./p.json", "--state-dir", "state"]])
-def test_a_current_directory_that_is_gone(host: Host, options: list[str]) -> None:
+@pytest.mark.many_rows(5)
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"run Do-it. --gateway {NOWHERE}",
+        f"run Do-it. --gateway {NOWHERE} --workspace .",
+        f"run Do-it. --gateway {NOWHERE} --policy ./p.json --state-dir state",
+        f"run Do-it. --gateway {NOWHERE} --workspace / --patch x.patch",
+        "doctor",
+        "doctor --authorize x",
+        "report --all --html x.html",
+        "report --all --html x.html --with-sessions",
+        "mock-gateway --script /turns.toml",
+        "acp",
+        "tool-service --tenants tenants.toml",
+    ],
+)
+def test_a_current_directory_that_is_gone(host: Host, line: str) -> None:
     gone = host.root / "gone"
     gone.mkdir()
-    command = [sys.executable, "-P", "-m", "agent_host", "run", "Do it.", "--gateway", NOWHERE, *options]
+    command = [sys.executable, "-P", "-m", "agent_host", *line.split()]
     done = subprocess.run(
         ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *command],
         capture_output=True,

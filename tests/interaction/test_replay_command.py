@@ -41,6 +41,9 @@ def test_the_same_calls_are_made_again_in_another_place(host: Host, copy: Path) 
     assert outcome.stderr == ""
     text = host.run("replay", "one", "--workspace", copy)
     assert (text.code, text.text) == (0, "3 calls, all as on record\n")
+    for key in ("latest", "on"):
+        assert host.run("replay", key, "--workspace", copy).text == text.text
+        assert host.run("policy", "rejudge", key, "--policy", "full").text == "3 calls, 0 decided differently\n"
     assert [entry.name for entry in (host.state / "sessions").iterdir()] == ["one"], "it keeps no records of its own"
 
 

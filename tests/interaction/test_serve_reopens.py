@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -103,10 +104,11 @@ def test_a_session_is_removed_by_its_whole_id(host: Host) -> None:
     with gateway({"status": 500, "error": {"message": "no"}}) as model:
         assert host.task(model.url, "--session-id", "open").code == 3
     for arguments, code, said in (
-        (("rm",), 2, "whole id"),
+        (("rm",), 2, "needs the id"),
         (("rm", "ove"), 2, "there is no session ove"),
         (("rm", "open"), 2, "--resumable"),
-        (("mr", "over"), 2, "choose rm"),
+        (("mr", "over"), 2, "choose rm or list"),
+        (("list", "over"), 2, "agent-host show over"),
     ):
         outcome = host.run("sessions", *arguments)
         assert (outcome.code, said in outcome.error) == (code, True), outcome
@@ -115,6 +117,23 @@ def test_a_session_is_removed_by_its_whole_id(host: Host) -> None:
     assert host.run("sessions").text == f"no sessions under {host.state}\n"
     again = host.run("run", "Do it.", "--session-id", "over", "--or-resume", "--gateway", "http://127.0.0.1:9")
     assert (again.code, again.result if again.stdout else None) != (3, None), "its stub says that it was done"
+
+
+def test_a_session_is_removed_by_the_start_of_an_id_that_was_generated(host: Host) -> None:
+    with gateway(*[say("Done.")] * 3) as model:
+        kept, gone = (host.task(model.url).result["sessionId"] for _ in range(2))
+        assert host.task(model.url, "--session-id", "own-1").code == 0
+    for key, said in (
+        ("latest", "no session latest"),
+        ("own", "no session own"),
+        (gone.removeprefix("sess_"), "no session"),
+        ("sess_", "the start of 2"),
+        ("", "1 to 128"),
+    ):
+        outcome = host.run("sessions", "rm", key)
+        assert (outcome.code, said in outcome.error) == (2, True), outcome
+    assert host.run("sessions", "rm", gone[:-1]).text == f"removed {gone}\n"
+    assert {row["sessionId"] for row in json.loads(host.run("sessions", "--output", "json").stdout)} == {kept, "own-1"}
 
 
 def test_grants_are_shown_and_those_of_an_earlier_process_as_such(servers: Servers) -> None:

@@ -111,6 +111,11 @@ def test_the_list_can_be_searched(host: Host) -> None:
     ]
     (row,) = json.loads(host.run("sessions", "--search", "page", "--output", "json").stdout)
     assert row["totalTokens"] > 0
+    as_json = ("--output", "json")
+    assert host.run("sessions", "list", *as_json).text == host.run("sessions", *as_json).text
+    assert host.run("sessions", "list", "--search", "qq").text == "none of 2 sessions has 'qq' in it\n"
+    empty = ("--state-dir", host.root / "empty")
+    assert host.run("sessions", "--search", "qq", *empty).text == f"no sessions under {host.root / 'empty'}\n"
 
 
 def test_a_client_lists_sessions_before_it_has_one(servers: Servers) -> None:

@@ -76,6 +76,18 @@ for word, known in (
         f"{word} x",
         f"error: unknown command {word}; did you mean {known}? (see `agent-host --help`)",
     )
+for line, word in (("'fix the test'", "fix the test"), ("-p hi", "hi"), ("-p 'fix it'", "fix it")):
+    _add(
+        f"prompt without a command: {line}",
+        line,
+        f"error: unknown command {word}; for a task: agent-host run PROMPT (see `agent-host --help`)",
+    )
+_add("command x", "x", "error: unknown command x (see", lacks=("PROMPT",))
+_add("verb of two words", "policy 'check it'", "unknown verb check it", lacks=("PROMPT",))
+_add("help", "help", "usage: agent-host [options] COMMAND", code=0)
+_add("help of a command", "help run", "usage: agent-host run [options] PROMPT", code=0)
+_add("help of a verb", "help policy check", "usage: agent-host policy check", code=0)
+_add("help of nothing", "help rnu", "error: unknown command rnu; did you mean run?")
 _add("command policy chekc", "policy chekc x", "unknown verb chekc; did you mean check?", "agent-host policy --help")
 _add("option of another command", "sessions --polciy ci", "unknown option --polciy", "agent-host sessions --help")
 _add("option without value", "run x --policy", "--policy", "agent-host run --help")
@@ -370,6 +382,24 @@ _add(
 _add("env no gateway", "run x", "--gateway", "LLM_GATEWAY_ENDPOINT")
 _add("env key empty", "run x", "--gateway", env={"ANTHROPIC_API_KEY": " "})
 _add("env provider without key", "run x --provider openai", "OPENAI_API_KEY")
+NO_URL = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "127.0.0.1:1"}
+for line, code in (("run x", 2), ("init --provider openai", 2), ("doctor", 1)):
+    _add(
+        f"env url of a provider, {line}",
+        line,
+        "OPENAI_BASE_URL '127.0.0.1:1': give an http:// or https:// URL",
+        lacks=("--gateway", "mock:"),
+        env=NO_URL,
+        code=code,
+    )
+_add("env gateway of doctor", "doctor", "LLM_GATEWAY_ENDPOINT 'x'", env={"LLM_GATEWAY_ENDPOINT": "x"}, code=1)
+_add(
+    "url of an entry",
+    "run x",
+    "provider work 'http://x:99999'",
+    lacks=("--gateway",),
+    config="[providers]\ndefault = 'work'\n[providers.work]\nbase_url = 'http://x:99999'\nkey_env = 'WORK_KEY'",
+)
 
 # Bundles
 
@@ -840,6 +870,12 @@ _add(
     "--record",
     "gateway.example.com",
     "http://",
+)
+_add(
+    "init without a key",
+    "init --provider anthropic",
+    "error: provider anthropic: set ANTHROPIC_API_KEY to its key\n",
+    lacks=("asking", "agent-host init"),
 )
 _add("init gateway", "init --gateway gateway.example.com --yes", "--gateway", "gateway.example.com", "http://")
 _add("doctor gateway", "doctor --gateway ftp://x", "--gateway", "ftp://x", "http://", code=1)

@@ -50,6 +50,9 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("policy sh", ["show"]),
         ("policy show ", ["ci", "full", "read-only", "workspace"]),
         ("policy rejudge s", ["sess_a"]),
+        ("replay ", ["latest", "sess_a"]),
+        ("sessions ", ["list", "rm"]),
+        ("sessions rm ", ["sess_a"]),
         ("completion f", ["fish"]),
         ("completion bash --w", []),
         ("nonsense --x", []),
@@ -57,6 +60,13 @@ def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_offered(line: str, offered: list[str]) -> None:
     assert completions(line.split(" ")) == offered
+
+
+@each_row("words", [["run", "--"], ["run", "--policy", "ci", "--"], ["run", "--", "--"], ["--", "--"]])
+def test_two_dashes_are_a_word_like_any_other(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash", "--words", *words]) == 0
+    assert capsys.readouterr().out.split() == completions(words)
+    assert "--policy" in completions(["run", "--"])
 
 
 def test_a_broken_configuration_offers_nothing_and_fails_nowhere(tmp_path: Path) -> None:
