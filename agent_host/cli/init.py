@@ -19,7 +19,6 @@ from agent_host.errors import UsageError
 from agent_host.host import first_provider
 from agent_host.host.backends import KEYRING_SERVICE
 from agent_host.host.machine_checks import authorize, machine_checks
-from agent_host.llm.known_dialects import check_url
 from config.providers import KNOWN
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def _ask_for_url() -> str:
     while True:
         url = _read("Its URL: ")
         try:
-            check_url(url, "the URL", may_be_script=False)
+            first_provider.check_typed_url(url)
         except UsageError as error:
             put(sys.stderr, f"{escape(str(error))}\n")
         else:

@@ -110,6 +110,11 @@ def _users_settings(**flags: Any) -> Settings:
     return settings_from(flags, workspace=None, names=OptionNames("init"), may_be_missing=True)
 
 
+def check_typed_url(url: str) -> None:
+    """Raise UsageError for a text that is no URL of a gateway."""
+    dialects.check_url(url, "the URL", may_be_script=False)
+
+
 def plan(name: str | None, url: str | None = None, **given: Any) -> Plan:
     """The plan for a provider by its name, its URL or both; `given` are the other keys of its entry. Raises
     UsageError."""
