@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 LINE_BYTES: Final = 400
 KEPT: Final = "\n\t"
 UNSEEN: Final = (
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0]"
-    "|(?<![\u3400-\u9fff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"
-    "|(?<![\u00a9-\ufdff\U0001f000-\U0001faff])[\ufe0e\ufe0f](?!\u20e3)"
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U00016fe4\U0001d159]"
+    "|(?:(?<![\u3400-\u9fff\U00020000-\U0003ffff])|(?<=[\U000e0100-\U000e01ef].))[\U000e0100-\U000e01ef]"
+    "|(?<![\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff])[\ufe0e\ufe0f](?!\u20e3)"
 )
 """A pattern of printable characters that show nothing: a program fits between two quotes in variation selectors. One
 that chooses how a symbol looks is seen."""

@@ -260,6 +260,14 @@ class Conversation:
 
     # Sessions
 
+    async def warn_of_others(self) -> None:
+        """Report the other processes in this workspace, while no session of this one is being opened."""
+        async with self._opening:
+            own = None if self.session is None else self.session.session_id
+            lines = await asyncio.to_thread(self.records.other_processes, own)
+        for line in lines:
+            self.warn(line)
+
     async def open_session(self) -> SupervisedSession:
         """Return the session, a new one if there is none. Raises what `Supervisor.create` raises."""
         async with self._opening:

@@ -126,9 +126,7 @@ async def _begin(namespace: argparse.Namespace, conversation: Conversation, prep
     except (AgentHostError, OSError) as error:
         conversation.warn(str(error))
     await preparing
-    own = None if conversation.session is None else conversation.session.session_id
-    for line in await asyncio.to_thread(conversation.records.other_processes, own):
-        conversation.warn(line)
+    await conversation.warn_of_others()
 
 
 async def _open(namespace: argparse.Namespace, conversation: Conversation) -> None:

@@ -56,19 +56,23 @@ def sessions(namespace: argparse.Namespace) -> int:
     return exit_codes.COMPLETED
 
 
-_GENERATED = "sess_"
+_GENERATED = r"sess_[0-9a-f]{16}"
+_START_OF_GENERATED = r"sess_[0-9a-f]{4,15}"
 
 
 def _remove(namespace: argparse.Namespace) -> int:
     session_id, state_dir = namespace.session_id, state_dir_of(namespace)
     if session_id is None:
         raise UsageError("sessions rm needs the id of a session: sessions rm ID")
-    if session_id.startswith(_GENERATED):  # the user's own ids have no fixed length: removing a-1 must not remove a-12
-        session_id = session_id_of(state_dir, session_id)
+    if re.fullmatch(_START_OF_GENERATED, session_id):  # removing a-1 of the user's own must not remove a-12
+        whole = session_id_of(state_dir, session_id)
+        session_id = whole if re.fullmatch(_GENERATED, whole) else session_id
     try:
         remove_session(state_dir, session_id, resumable=bool(namespace.resumable))
     except SessionNotFound as error:
-        raise SessionNotFound(f"{error}: give the whole id, or the start of a generated one ({_GENERATED}…)") from error
+        raise SessionNotFound(
+            f"{error}: give the whole id, or 4 characters or more of a generated one (sess_…)"
+        ) from error
     answer(f"removed {session_id}\n")
     return exit_codes.COMPLETED
 

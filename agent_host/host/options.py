@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_host.errors import UsageError
 from agent_host.host.environment import built_in, families_of, skill_index, this_environment
+from agent_host.http import displayable_url
 from agent_host.ids import MACHINE, REPLAY_PREFIX
 from agent_host.llm.deferred import KnownModels
 from agent_host.session.opening import ResolvedOptions as ResolvedOptions
@@ -229,12 +230,17 @@ class LayeredOptions:
             started=recorded.get("started", {}),
         )
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
-        self.unrecorded_gateway = self.unrecorded_gateway or recorded.get("gateway")
-        if recorded.get("started") and not resolved.settings.llm.gateway:
-            self._refuse_unnamed_gateway(session_id, recorded.get("gateway"))
+        if not {"llm.gateway", _PROVIDER} & self._flags.keys():
+            self._keep_gateway(session_id, recorded, resolved.settings.llm.gateway)
         return resolved._replace(ended_too=ended_too)
 
-    def _refuse_unnamed_gateway(self, session_id: str, recorded: str | None) -> None:
+    def _keep_gateway(self, session_id: str, options: Mapping[str, Any], url: str) -> None:
+        """Raise UsageError if the gateway of a session is not on record and `url`, which the configuration or the
+        environment names, is none or another one."""
+        recorded = self.unrecorded_gateway = options.get("gateway")
+        is_same = url != "" if recorded is None else displayable_url(url).rstrip("/") == recorded.rstrip("/")
+        if is_same or not options.get("started"):
+            return
         lost = "its gateway" if recorded is None else f"its gateway's URL, {recorded}, had a user or password, which"
         again = f"give {self._names.option_of['llm.gateway']} again, or set LLM_GATEWAY_ENDPOINT"
         raise UsageError(f"session {session_id}: {lost} is not recorded: {again}")

@@ -317,7 +317,7 @@ def _is_program(path: str) -> bool:
 
 def _has_interpreter(directory: str) -> bool:
     with contextlib.suppress(OSError):
-        names = filter(re.compile(r"(?:python|pypy)[0-9.]*(?:\.exe)?").fullmatch, os.listdir(directory))
+        names = filter(re.compile(r"(?:python|pypy)[0-9.]*[tdm]*(?:\.exe)?").fullmatch, os.listdir(directory))
         return any(_is_program(os.path.join(directory, name)) for name in names)
     return False
 

@@ -76,7 +76,7 @@ def _one(risky: str = _SHORT, options: str = "", operands: str = "", words: str 
 
 def _plain(options: str = "", operands: str = "") -> Program:
     """A subcommand without an option that names a program."""
-    return Program(options="--help:help " + options, operands=operands)
+    return Program(options="--help:help --output=write " + options, operands=operands)
 
 
 _GIT = rows(
@@ -91,9 +91,9 @@ _GIT = rows(
         "tag": _plain(_MESSAGE + "-u,--local-user="),
         "switch reset": _plain("-b,-B,-c,-C= --orphan= -s,--source=", operands="worktree"),
         "checkout": _plain("-b,-B= --orphan= --", operands="checkout"),
-        "restore": _plain("-s,--source= -S,--staged -W,--worktree", operands="restore"),
+        "restore": _plain("-s,--source= -S,--staged:staged -W,--worktree:worktree", operands="restore"),
         "mv": _plain("-f,--force -k -n,--dry-run -v,--verbose", operands="git mv"),
-        "rm": _plain("-r:tree --cached:keep -f,--force -q,--quiet -n,--dry-run", operands="git rm"),
+        "rm": _plain("-r:tree --cached:keep --no-cached:! -f,--force -q,--quiet -n,--dry-run", operands="git rm"),
         "clone": Program(
             options="--help:help -u,--upload-pack=! -c,--config=! --template=! --separate-git-dir=! -b,--branch= "
             "-o,--origin= --depth= -j,--jobs= --reference= --filter= --shallow-since= --shallow-exclude= "
@@ -102,7 +102,7 @@ _GIT = rows(
         ),
         "check-attr cherry diff-files diff-index range-diff show-branch whatchanged diff-tree": _one(),
         "diff log show": _one(r"-x.*", "-S= -G= -L= -n= -l= -O?"),
-        "clean": _one(r"-O.*|-u.*|-c.*", "-e,--exclude= -n,--dry-run:keep -d", "git clean"),
+        "clean": _one(r"-O.*|-u.*|-c.*", "-e,--exclude= -n,--dry-run:keep --no-dry-run:! -d", "git clean"),
         "notes": _one(options=_MESSAGE),
         "stash": Program(
             options="--help:help " + _MESSAGE,
@@ -141,7 +141,9 @@ _GIT = rows(
         ),
         "worktree": _one(options="-b,-B= --reason= --expire=", operands="git worktree"),
         "checkout-index": _one(r"-x.*", "--prefix=prefix --stage=", "checkout-index"),
-        "merge-file": _one(r"-x.*", "-p,--stdout:stdout -L= --marker-size= --diff-algorithm=", "merge-file"),
+        "merge-file": _one(
+            r"-x.*", "-p,--stdout:stdout --no-stdout:! -L= --marker-size= --diff-algorithm=", "merge-file"
+        ),
         "mailinfo": _one(r"-x.*", "--encoding= --quoted-cr=", "write*"),
         "mailsplit": _one(r"-x.*", "-o=into"),
         "interpret-trailers": _one(
@@ -149,6 +151,8 @@ _GIT = rows(
         ),
         "index-pack": _one(r"-x.*", "-o=write --keep?"),
         "fast-export": _one(r"-x.*", "--export-marks=write --import-marks=read --import-marks-if-exists=read"),
+        "bugreport diagnose": _one(r"-x.*", "-o,--output-directory=into -s,--suffix= --mode="),
+        "pack-objects": _one(r"-x.*", operands="write*"),
         "credential-store": _one(r"-x.*", "--file=write"),
         "sparse-checkout": _one(operands="worktree"),
         "init": _one(
@@ -233,7 +237,7 @@ _ROWS = rows(
         "rclone": Program(
             "files",
             _LISTED,
-            risky=r"--(?:password-c|sftp-s|metadata-m|auth-proxy|conf).*|.*-command.*|:[^:]*,.*",
+            risky=r"--(?:password-c|sftp-s|metadata-m|auth-proxy|conf).*|.*-command.*|:?[^:/]*,.*",
             network=True,
         ),
         "yt-dlp youtube-dl": Program(

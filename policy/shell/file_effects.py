@@ -431,8 +431,11 @@ def _is_first(case: FileCase, text: str) -> bool:
 
 
 def _checkout(case: FileCase) -> list[FileUse]:
-    """An operand may be a file without `--` in front; one that is only known later counts as a branch there."""
-    known = [word for word in case.given.operands if word.text is not None or word.pattern is not None]
+    """An operand after the first may be a file without `--` in front, and the first one if it begins with a dot, as no
+    branch does; one that is only known later counts as a branch there."""
+    first, rest = case.given.operands[:1], case.given.operands[1:]
+    rest += [word for word in first if (word.text or "").startswith(".")]
+    known = [word for word in rest if word.text is not None or word.pattern is not None]
     return [_TREE, *_pathspecs("write", (*known, *_after_dashes(case.args)))]
 
 
@@ -440,7 +443,7 @@ def _worktree(case: FileCase) -> list[FileUse]:
     operands = case.given.operands[1:]
     if not _is_first(case, "add") and not _is_first(case, "move"):
         return [_TREE, *(_uses("delete", operands, tree=True) if _is_first(case, "remove") else [])]
-    return [_TREE, *_uses("write", operands, made="tree")]
+    return [_TREE, *_uses("write", operands[:1] if _is_first(case, "add") else operands, made="tree")]
 
 
 def _checkout_index(case: FileCase) -> list[FileUse]:
@@ -455,13 +458,18 @@ def _checkout_index(case: FileCase) -> list[FileUse]:
     return _uses("write", (*prefixes, *below), made="tree")
 
 
-_PATHSPEC = re.compile(r"[*?\[\\]")
+_PATHSPEC = re.compile(r"[*?\[\]\\]")
+_EXCLUSIONS = (":!", ":^", ":(exclude)")
 
 
 def _pathspecs(mode: Mode, words: Iterable[Word], *, tree: bool = False) -> list[FileUse]:
     """Files that git selects by patterns of its own: their `*` may stand for a path, and what begins with a colon has
     other rules."""
-    uses = _uses(mode, words, tree=tree)
+    words = list(words)
+    chosen = [word for word in words if not (word.text or "").startswith(_EXCLUSIONS)]
+    if words and not chosen:
+        return [FileUse(mode, None)]
+    uses = _uses(mode, chosen, tree=tree)
     return [one if one.path is None or one.pattern is not None else _of_pathspec(one, one.path) for one in uses]
 
 
@@ -472,7 +480,10 @@ def _of_pathspec(use: FileUse, text: str) -> FileUse:
     if len(parts) == 1:
         return use
     directory = "".join(parts[0].rpartition("/")[:2])
-    return use._replace(path=directory or ".", pattern=f"**/*{parts[-1]}")
+    is_of_names = "/" not in "".join(parts[1:])
+    return use._replace(
+        path=directory or ".", pattern=f"**/*{parts[-1]}" if is_of_names else None, tree=not is_of_names
+    )
 
 
 def _clone_name(address: str) -> str:
@@ -524,7 +535,11 @@ _SHAPES: dict[str, Callable[[FileCase], list[FileUse]]] = {
         _uses("write", case.given.operands)
         + (_uses("make", case.given.operands or [plain(".")], made="tree") if case.given.has("bare") else [])
     ),
-    "restore": lambda case: [_TREE, *_pathspecs("write", case.given.operands)],
+    "restore": lambda case: (
+        []
+        if case.given.has("staged") and not case.given.has("worktree")
+        else [_TREE, *_pathspecs("write", case.given.operands)]
+    ),
     "git rm": lambda case: (
         [] if case.given.has("keep") else _pathspecs("delete", case.given.operands, tree=case.given.has("tree"))
     ),

@@ -43,7 +43,8 @@ _CONFIG_HARMLESS = re.compile(
 """Keys that name no program, no address and no file."""
 _STARTERS = words(
     "remote-ext remote-fd daemon instaweb send-email imap-send shell for-each-repo web--browse cvsserver http-backend "
-    "maintenance hook submodule--helper credential credential-cache fast-import"
+    "maintenance hook submodule--helper credential credential-cache fast-import "
+    "merge-index credential-cache--daemon fsmonitor--daemon"
 )
 """Subcommands that start a program which they are given, or that outlive the command."""
 _SUBCOMMANDS = words(" ".join(name for name, _ in PROGRAMS["git"].subcommands))

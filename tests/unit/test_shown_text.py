@@ -25,6 +25,7 @@ def test_what_shows_nothing_is_escaped() -> None:
     )
     assert escape("a\ufe0f \ufe0e") == "a\\ufe0f \\ufe0e"
     assert escape("⚠\ufe0f\ufe0f") == "⚠\ufe0f\\ufe0f"
+    assert escape("葛\U000e0100葛\U000e0101 Ж\ufe0f") == "葛\U000e0100葛\\U000e0101 Ж\\ufe0f"
     seen = "⚠️ ✔︎ 1️⃣ 👁️ é 葛\U000e0100"
     assert escape(seen) == seen
 

@@ -55,6 +55,12 @@ _HIDDEN_CHARACTERS: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]|" + UNSEEN
 )
 """Characters that a model reads but a person does not see: controls, directions, tags, selectors."""
+_MISLEADING: Final = (
+    r"[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]|[\u200b-\u200f\u2060-\u2065\ufeff]{2}|" + UNSEEN
+)
+"""The same in a name or a value, which may have a line end, or a joiner between two letters or pictures."""
+_VALUES: Final = frozenset({"enum", "const", "default", "required", "pattern", "examples"})
+_MAPS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 
 
 class Definition(NamedTuple):
@@ -368,18 +374,22 @@ def _usable(one: Definition, found: Mapping[str, Definition]) -> Definition:
     return one._replace(description=text, input_schema=arguments, output_schema=output)
 
 
-def _without_hidden(schema: Any, key: str = "") -> Any:
-    """A schema whose texts for people have no hidden characters. Raises UnusableSchema for names and values with them,
-    which have a meaning."""
+def _without_hidden(schema: Any, key: str = "", *, is_exact: bool = False) -> Any:
+    """A schema whose texts for people have no hidden characters. Names and values have a meaning, and stay as they are.
+    Raises UnusableSchema for one that misleads."""
+    is_exact = is_exact or key in _VALUES
     if isinstance(schema, dict):
-        return {_without_hidden(name): _without_hidden(value, name) for name, value in schema.items()}
+        inner = {
+            name: _without_hidden(one, "" if key in _MAPS else name, is_exact=is_exact) for name, one in schema.items()
+        }
+        return {_without_hidden(name, is_exact=True): one for name, one in inner.items()}
     if isinstance(schema, list):
-        return [_without_hidden(value) for value in schema]
-    if not isinstance(schema, str) or not _HIDDEN_CHARACTERS.search(schema):
+        return [_without_hidden(one, key, is_exact=is_exact) for one in schema]
+    if not isinstance(schema, str) or (schema.isascii() and schema.isprintable()):
         return schema
-    if key not in {"description", "title", "$comment"}:
+    if is_exact and re.search(_MISLEADING, schema):
         raise UnusableSchema(f"{schema[:80]!a} has characters that are not seen")
-    return _HIDDEN_CHARACTERS.sub("", schema)
+    return schema if is_exact else _HIDDEN_CHARACTERS.sub("", schema)
 
 
 def definition_of(shape: Mapping[str, Any]) -> Definition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -114,3 +115,28 @@ async def resumed(*given: Any, replay: bool) -> tuple[Any, dict[str, Any]]:
     del given
     assert not replay
     return SimpleNamespace(session_id="s", is_alive=True, request=nothing), {}
+
+
+async def test_its_own_session_is_no_other_process() -> None:
+    """The person's first prompt opens it while the others are looked for."""
+    chat, face = conversation()
+    chat.session, on_disk = None, {"other"}
+    is_on_disk = asyncio.Event()
+
+    async def create(*_: Any) -> Any:
+        on_disk.add("own")
+        is_on_disk.set()
+        await asyncio.sleep(0)
+        return SimpleNamespace(session_id="own")
+
+    def other_processes(own: str | None) -> list[str]:
+        return [f"another process: {one}" for one in sorted(on_disk) if one != own]
+
+    cast("Any", chat)._supervisor = SimpleNamespace(create=create)
+    cast("Any", chat.records).other_processes = other_processes
+    opening = asyncio.ensure_future(chat.open_session())
+    await is_on_disk.wait()
+    await chat.warn_of_others()
+    await opening
+    assert "another process: other" in face.text
+    assert "another process: own" not in face.text

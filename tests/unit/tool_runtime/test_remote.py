@@ -388,10 +388,21 @@ def test_a_schema_hides_nothing_either() -> None:
     shown = {"type": "string", "title": "Path[31m", "description": "The path ⚠\ufe0f[31m"}
     assert (one.description, one.input_schema["properties"]) == ("Reads[31m", {"description": shown})
     named = defined("fs/a", properties={f"x{unseen}": {"type": "string"}})
-    valued = defined("fs/b", properties={"x": {"enum": [f"x{unseen}"]}})
+    valued = defined("fs/b", properties={"enum": {"enum": [f"x{unseen}"]}})
     found = usable((named, valued))
     assert (found.definitions, list(found.rejected)) == ((), ["fs/a", "fs/b"])
     assert all(reason.isascii() and "are not seen" in reason for reason in found.rejected.values())
+
+
+def test_names_and_values_of_a_schema_stay_as_they_are() -> None:
+    hindi, family = "क्\u200dष", "👨\u200d👩\u200d👧"
+    fields = {
+        hindi: {"enum": ["\n", "\r\n", "\ufeff", "\x1b[31m"], "default": {"description": "\r\n"}},
+        "enum": {"type": "string", "examples": [family], "markdownDescription": "one\u202etwo"},
+    }
+    (one,) = usable((defined("fs/a", properties=fields),)).definitions
+    fields["enum"]["markdownDescription"] = "onetwo"
+    assert one.input_schema["properties"] == fields
 
 
 def test_a_source_with_too_many_tools_keeps_the_first() -> None:

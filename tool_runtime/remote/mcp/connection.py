@@ -431,7 +431,8 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if response.status_code >= 400:
             self._refusals.take(response.status_code, response.reason_phrase)
-        if response.status_code == 404 and MCP_SESSION_ID in request.headers:  # an unknown session, whatever its body
+        is_unknown = response.status_code == 404 and MCP_SESSION_ID in request.headers  # the session
+        if is_unknown and not await _answers(response, to):
             response.headers.pop("content-type", None)  # so that the SDK does not read it, but says _TERMINATED
         if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             await response.aclose()
@@ -454,6 +455,20 @@ class _OneOrigin(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+async def _answers(response: httpx2.Response, to: int | str | None) -> bool:
+    """True if a refusal is the error that answers the request `to`, which the server has taken; its body is read."""
+    stream = response.stream
+    if to is None or not isinstance(stream, httpx2.AsyncByteStream):
+        return False
+    raw = b"".join([piece async for piece in _count(stream)])
+    await stream.aclose()
+    response.stream = httpx2.ByteStream(raw)
+    with contextlib.suppress(ValueError, TypeError, LookupError):
+        value = orjson.loads(raw)
+        return value["id"] == to and "error" in value
+    return False
 
 
 class _Body(httpx2.AsyncByteStream):

@@ -52,8 +52,8 @@ _MAX_REPAIRED_BYTES: Final = 1024 * 1024  # of a message that is read in Python'
 _MAX_NOISE_CHARS: Final = 500
 _TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)|[\[{\]}]', re.DOTALL)
 _START: Final = re.compile(r'(?:\[\s*)?\{\s*"(?:jsonrpc|id|method|params|result|error)"\s*:')
-_FIRST_LINE: Final = re.compile(rb"\s*(?:[\[{][\s\[{]*\Z|" + _START.pattern.encode() + rb")")
-"""Of a message over several lines: brackets only, or the first fields."""
+_FIRST_LINE: Final = re.compile(rb'\s*(?:[\[{][\s\[{]*\Z|(?:\[\s*)?\{\s*"[^"\\]*"\s*:)')
+"""Of a message over several lines: brackets only, or a first field."""
 _ID: Final = re.compile(rb'"id"\s*:\s*("?)([0-9]{1,18})\1')
 _ENVELOPE: Final = frozenset({"jsonrpc", "id", "result", "error"})
 
