@@ -230,7 +230,9 @@ class LayeredOptions:
             started=recorded.get("started", {}),
         )
         self.moved = None if resolved.workspace == recorded["workspace"] else resolved.workspace
-        if not {"llm.gateway", _PROVIDER} & self._flags.keys():
+        if recorded.get("gateway") and "llm.gateway" in self._flags:
+            self.unrecorded_gateway = displayable_url(self._flags["llm.gateway"])
+        elif _PROVIDER not in self._flags and "llm.gateway" not in self._flags:
             self._keep_gateway(session_id, recorded, resolved.settings.llm.gateway)
         return resolved._replace(ended_too=ended_too)
 

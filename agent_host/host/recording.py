@@ -78,26 +78,29 @@ class Recorder:
             return
         passed = {name: value for name, value in request.headers.items() if name not in _NOT_PASSED_ON}
         url = request_url(self._url, request.path)
+        status, kept, collected, failure = 0, dict[str, str](), bytearray(), ""
         try:
             async with self._http.stream("POST", url, headers=passed, content=request.body) as answer:
-                kind = answer.headers.get("content-type", "")
+                status, kind = answer.status_code, answer.headers.get("content-type", "")
                 kept = {name: value for name in _KEPT_OF_ERRORS if (value := answer.headers.get(name))}
-                collected = bytearray()
-                await reply.relay(answer.status_code, {"content-type": kind, **kept}, _collect(answer, collected))
+                await reply.relay(status, {"content-type": kind, **kept}, _collect(answer, collected))
         except httpx.HTTPError as error:
-            self._on_skipped(f"the gateway failed: {type(error).__name__}: {error}")
+            failure = f"the gateway failed: {type(error).__name__}: {error}"
             if not reply.status:
                 await reply.send(502, _JSON, orjson.dumps({"error": {"message": "the recorded gateway failed"}}))
-            return
-        self._note(dialect, request, answer.status_code, kept, bytes(collected))
+        if status:
+            self._note(dialect, request, status, kept, bytes(collected), failure)
+        else:
+            self._on_skipped(failure)
 
     def _note(
-        self, dialect: Dialect, request: HttpRequest, status: int, headers: Mapping[str, str], data: bytes
+        self, dialect: Dialect, request: HttpRequest, status: int, headers: Mapping[str, str], data: bytes, failure: str
     ) -> None:
+        """Record an answer. One whose connection failed after its last event is complete all the same."""
         try:
             turn = turn_of(dialect, status, headers, data)
         except (StreamProtocolError, AnswerTooLarge) as error:
-            self._on_skipped(f"an answer is not in the script: {error}")
+            self._on_skipped(failure or f"an answer is not in the script: {error}")
             return
         sent = request.headers.items()
         secrets = [value.removeprefix("Bearer ") for name, value in sent if name in _SECRET or "token" in name]

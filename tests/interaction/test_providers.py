@@ -467,6 +467,9 @@ def test_a_session_of_a_gateway_that_is_not_on_record_goes_to_no_other_one(host:
         assert refused.code == 2
         assert "not recorded: give --gateway again" in refused.error
         assert (plain.url in refused.error) == bool(named)
+        if named:
+            elsewhere = host.run("resume", "s", env=keys | {"LLM_GATEWAY_ENDPOINT": work.url})
+            assert (elsewhere.code, work.asked) == (2, []), elsewhere.stderr
         as_printed = host.run("resume", "s", *shown.split(), env=keys | env)
         assert (as_printed.code, as_printed.lines[-1]) == (3, paused.lines[-1])
         resumed = host.run("resume", "s", *named, env=keys | env)

@@ -73,6 +73,16 @@ def test_a_recorded_session_runs_again_from_its_script(host: Host, dialect: str)
     assert (host.workspace / "a.txt").read_text() == "price: ${x}\n"
 
 
+def test_an_answer_whose_connection_is_cut_behind_it_is_recorded(host: Host) -> None:
+    script = host.root / "recorded.jsonl"
+    with gateway({"text": "Done.", "cut_after_events": 6}) as model:
+        process, url = recorder(host, model.url, script)
+        assert host.run("run", "Do it.", "--gateway", url, "--policy", "full").text == "Done.\n"
+        assert model.count == 1
+        stopped(process)
+    assert [one["text"] for one in lines(script)] == ["Done."]
+
+
 @pytest.mark.slow
 def test_an_answer_that_breaks_off_is_said_and_left_out(host: Host) -> None:
     script = host.root / "recorded.jsonl"

@@ -62,7 +62,7 @@ class WireServer:
     `ServerProcess`. `calls` are the `params` of each call. `verbatim` are whole answers by method, as bytes or
     from the `params`, with %ID% for the id, and `content_type` is that of answers over HTTP. `headers` go with each of
     those, and `heads` are those of the requests. If it has `sessions`, it adds one of each `initialize` over HTTP, and
-    `unknown` is the body of the 404 to a request of another."""
+    `unknown` is the body of the 404 to a request of another, with %ID% for the id of that."""
 
     def __init__(self, version: str = OLDER, /, **tools: Handler) -> None:
         self.version = version
@@ -193,7 +193,8 @@ async def over_http(server: WireServer, *first: int) -> AsyncIterator[str]:
         if status == 200 and not head.startswith("POST"):
             status = 405
         elif session and server.sessions is not None and session[1] not in server.sessions:
-            status, said = 404, server.unknown
+            number = re.search(rb'"id":([0-9]+)', body)
+            status, said = 404, server.unknown.replace(b"%ID%", number[1] if number else b"null")
         elif status == 200:
             message = orjson.loads(body)
             status = 200 if "id" in message else 202

@@ -297,6 +297,10 @@ async def test_calls_of_a_session_that_the_server_does_not_know_are_sent_once_mo
             each = [source.call(tool, CallContext.make(request, session.settings)) for _ in range(calls)]
             assert [one.text for one in await asyncio.gather(*each)] == ["3"] * calls
         assert len(server.calls) == 5
+        server.sessions.clear()
+        server.unknown = b'{"jsonrpc":"2.0","id":%ID%,"error":{"code":-32603,"message":"sent"}}'
+        with pytest.raises(ToolFault, match="HTTP 404"):  # the error of this very call: the server has taken it
+            await source.call(tool, CallContext.make(request, session.settings))
         await source.aclose()
 
 
