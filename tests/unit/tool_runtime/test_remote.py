@@ -396,7 +396,7 @@ def test_a_schema_hides_nothing_either() -> None:
 
 def test_names_and_values_of_a_schema_stay_as_they_are() -> None:
     hindi, family = "क्\u200dष", "👨\u200d👩\u200d👧"
-    fields = {
+    fields: dict[str, Any] = {
         hindi: {"enum": ["\n", "\r\n", "\ufeff", "\x1b[31m"], "default": {"description": "\r\n"}},
         "enum": {"type": "string", "examples": [family], "markdownDescription": "one\u202etwo"},
     }
