@@ -12,7 +12,7 @@ from policy import CommandScope
 from tests.unit.tool_runtime.conftest import MakeRouter, request, text_of, until
 from tests.unit.tool_runtime.sandbox.conftest import held
 from tool_runtime import sandbox as levels
-from tool_runtime.platform import linux_sandbox, mounts
+from tool_runtime.platform import landlock, linux_sandbox, mounts
 from tool_runtime.tool import SandboxSettings
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ async def test_rules_are_made_once_for_many_commands(
         return made[-1]
 
     monkeypatch.setattr(linux_sandbox, "ruleset_of", noted)
+    monkeypatch.setattr(landlock, "has_terminals", lambda: False)  # other tests open and close some
     router = make_router(sandbox=SandboxSettings("landlock"))
     newest = newest_change(tmp_path)
     await until(lambda: mounts.is_settled(newest, time.time_ns()))
