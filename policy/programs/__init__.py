@@ -93,7 +93,7 @@ _GIT = rows(
         "checkout": _plain("-b,-B= --orphan= --", operands="checkout"),
         "restore": _plain("-s,--source= -S,--staged:staged -W,--worktree:worktree", operands="restore"),
         "mv": _plain("-f,--force -k -n,--dry-run -v,--verbose", operands="git mv"),
-        "rm": _plain("-r:tree --cached:keep --no-cached:! -f,--force -q,--quiet -n,--dry-run", operands="git rm"),
+        "rm": _plain("-r:tree --cached:keep -f,--force -q,--quiet -n,--dry-run", operands="git rm"),
         "clone": Program(
             options="--help:help -u,--upload-pack=! -c,--config=! --template=! --separate-git-dir=! -b,--branch= "
             "-o,--origin= --depth= -j,--jobs= --reference= --filter= --shallow-since= --shallow-exclude= "
@@ -102,7 +102,7 @@ _GIT = rows(
         ),
         "check-attr cherry diff-files diff-index range-diff show-branch whatchanged diff-tree": _one(),
         "diff log show": _one(r"-x.*", "-S= -G= -L= -n= -l= -O?"),
-        "clean": _one(r"-O.*|-u.*|-c.*", "-e,--exclude= -n,--dry-run:keep --no-dry-run:! -d", "git clean"),
+        "clean": _one(r"-O.*|-u.*|-c.*", "-e,--exclude= -n,--dry-run:keep -d", "git clean"),
         "notes": _one(options=_MESSAGE),
         "stash": Program(
             options="--help:help " + _MESSAGE,
@@ -141,9 +141,7 @@ _GIT = rows(
         ),
         "worktree": _one(options="-b,-B= --reason= --expire=", operands="git worktree"),
         "checkout-index": _one(r"-x.*", "--prefix=prefix --stage=", "checkout-index"),
-        "merge-file": _one(
-            r"-x.*", "-p,--stdout:stdout --no-stdout:! -L= --marker-size= --diff-algorithm=", "merge-file"
-        ),
+        "merge-file": _one(r"-x.*", "-p,--stdout:stdout -L= --marker-size= --diff-algorithm=", "merge-file"),
         "mailinfo": _one(r"-x.*", "--encoding= --quoted-cr=", "write*"),
         "mailsplit": _one(r"-x.*", "-o=into"),
         "interpret-trailers": _one(

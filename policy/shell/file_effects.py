@@ -425,6 +425,16 @@ def _clone(case: FileCase, place: int = 0) -> list[FileUse]:
     return _uses("write", (*words, *given.values("into")), made="tree")
 
 
+def _takes_back(case: FileCase) -> bool:
+    """True if an option may take another one back: `--no-dry-run`, which git also takes abbreviated."""
+    return any(text.startswith("--no") for text in case.given.spelled)
+
+
+def _spares(case: FileCase, role: str) -> bool:
+    """True if an option of this role has git leave the files alone."""
+    return case.given.has(role) and not _takes_back(case)
+
+
 def _is_first(case: FileCase, text: str) -> bool:
     """True if the first operand may be this text."""
     return any(word.text is None or word.text == text for word in case.given.operands[:1])
@@ -443,7 +453,8 @@ def _worktree(case: FileCase) -> list[FileUse]:
     operands = case.given.operands[1:]
     if not _is_first(case, "add") and not _is_first(case, "move"):
         return [_TREE, *(_uses("delete", operands, tree=True) if _is_first(case, "remove") else [])]
-    return [_TREE, *_uses("write", operands[:1] if _is_first(case, "add") else operands, made="tree")]
+    is_add = case.given.operands[0].text == "add"  # after its place comes a branch
+    return [_TREE, *_uses("write", operands[:1] if is_add else operands, made="tree")]
 
 
 def _checkout_index(case: FileCase) -> list[FileUse]:
@@ -452,7 +463,7 @@ def _checkout_index(case: FileCase) -> list[FileUse]:
     if not prefixes:
         return [_TREE, *_pathspecs("write", operands)]
     texts = [word.text for word in (*prefixes, *operands)]
-    if len(prefixes) > 1 or None in texts or not (texts[0] or "").endswith("/"):
+    if len(prefixes) > 1 or _takes_back(case) or None in texts or not (texts[0] or "").endswith("/"):
         return [ANY_FILE]
     below = [_rename_word(word, lambda name: f"{texts[0]}{name}") for word in operands]
     return _uses("write", (*prefixes, *below), made="tree")
@@ -526,10 +537,10 @@ _SHAPES: dict[str, Callable[[FileCase], list[FileUse]]] = {
     "submodule": lambda case: [_TREE, *(_clone(case, 1) if _is_first(case, "add") else [])],
     "git worktree": _worktree,
     "checkout-index": _checkout_index,
-    "merge-file": lambda case: [] if case.given.has("stdout") else _uses("write", case.given.operands[:1]),
+    "merge-file": lambda case: [] if _spares(case, "stdout") else _uses("write", case.given.operands[:1]),
     "clone": _clone,
     "checkout": _checkout,
-    "git clean": lambda case: [] if case.given.has("keep") else _pathspecs("delete", case.given.operands, tree=True),
+    "git clean": lambda case: [] if _spares(case, "keep") else _pathspecs("delete", case.given.operands, tree=True),
     # A bare repository is laid out in the directory itself.
     "init": lambda case: (
         _uses("write", case.given.operands)
@@ -537,11 +548,11 @@ _SHAPES: dict[str, Callable[[FileCase], list[FileUse]]] = {
     ),
     "restore": lambda case: (
         []
-        if case.given.has("staged") and not case.given.has("worktree")
+        if _spares(case, "staged") and not case.given.has("worktree")
         else [_TREE, *_pathspecs("write", case.given.operands)]
     ),
     "git rm": lambda case: (
-        [] if case.given.has("keep") else _pathspecs("delete", case.given.operands, tree=case.given.has("tree"))
+        [] if _spares(case, "keep") else _pathspecs("delete", case.given.operands, tree=case.given.has("tree"))
     ),
     "git mv": lambda case: _copy(case._replace(base="mv")),
     "ar": _ar,
