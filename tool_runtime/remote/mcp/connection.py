@@ -462,8 +462,8 @@ async def _answers(response: httpx2.Response, to: int | str | None) -> bool:
     stream = response.stream
     if to is None or not isinstance(stream, httpx2.AsyncByteStream):
         return False
-    raw = b"".join([piece async for piece in _count(stream)])
-    await stream.aclose()
+    async with contextlib.aclosing(stream):  # also if it is too large
+        raw = b"".join([piece async for piece in _count(stream)])
     response.stream = httpx2.ByteStream(raw)
     with contextlib.suppress(ValueError, TypeError, LookupError):
         value = orjson.loads(raw)
